@@ -19,104 +19,62 @@ from .loop import Learner as BareLearner
 # %% ../nbs/98_learner.ipynb #f0a10005
 class verb:
     "A method that is a function of another wing, imported when it is first used"
-    def __init__(self,
-        find: Callable[[], Any],    # imports and returns the function
-    ):
-        self.find, self.name = find, find.__name__
+    def __init__(self, find: Callable[[], tuple], name: str = ''):
+        self.find, self.name = find, name       # imports and returns functions; that of this one
+
+    def __set_name__(self, cls: type, name: str) -> None: self.name = self.name or name
 
     def __get__(self, learn: Any, cls: Any = None) -> Any:
-        f = self.find()
+        f = next(o for o in self.find() if o.__name__ == self.name)
         if 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
         return f if learn is None else f.__get__(learn, cls)
+
+# %% ../nbs/98_learner.ipynb #dadb21d8
+def _of_features():
+    from trainer_nb.features.preview import plot_schedule
+    from trainer_nb.features.schedule import fit_one_cycle
+    return plot_schedule, fit_one_cycle
+
+def _of_save():
+    from trainer_nb.save.best import load_best
+    from trainer_nb.save.checkpoint import load, save
+    from trainer_nb.save.export import export
+    from trainer_nb.save.rewind import rewind
+    return load_best, load, save, export, rewind
+
+def _of_show():
+    from trainer_nb.show.batch_size import find_batch_size
+    from trainer_nb.show.display import show
+    from trainer_nb.show.lr_find import lr_find
+    return find_batch_size, show, lr_find
+
+def _of_look():
+    from trainer_nb.look.batch import show_batch
+    from trainer_nb.look.doctor import doctor
+    from trainer_nb.look.results import results_of
+    from trainer_nb.look.summary import summary_of
+    return show_batch, doctor, results_of, summary_of
+
+def _of_parallel():
+    from trainer_nb.parallel.launch import launch
+    return launch,
+
+def _of_runs():
+    from trainer_nb.runs.check import check_resume
+    from trainer_nb.runs.start import start
+    return check_resume, start
 
 # %% ../nbs/98_learner.ipynb #f0a10006
 class Learner(BareLearner):
     "A model, its data, its optimizer, and the loop that trains it"
-
-    @verb
-    def fit_one_cycle():
-        from trainer_nb.features.schedule import fit_one_cycle
-        return fit_one_cycle
-
-    @verb
-    def plot_schedule():
-        from trainer_nb.features.preview import plot_schedule
-        return plot_schedule
-
-    @verb
-    def save():
-        from trainer_nb.save.checkpoint import save
-        return save
-
-    @verb
-    def load():
-        from trainer_nb.save.checkpoint import load
-        return load
-
-    @verb
-    def load_best():
-        from trainer_nb.save.best import load_best
-        return load_best
-
-    @verb
-    def rewind():
-        from trainer_nb.save.rewind import rewind
-        return rewind
-
-    @verb
-    def export():
-        from trainer_nb.save.export import export
-        return export
-
-    @verb
-    def show():
-        from trainer_nb.show.display import show
-        return show
-
-    @verb
-    def lr_find():
-        from trainer_nb.show.lr_find import lr_find
-        return lr_find
-
-    @verb
-    def find_batch_size():
-        from trainer_nb.show.batch_size import find_batch_size
-        return find_batch_size
-
-    @verb
-    def show_batch():
-        from trainer_nb.look.batch import show_batch
-        return show_batch
-
-    @verb
-    def results():
-        from trainer_nb.look.results import results_of
-        return results_of
-
-    @verb
-    def summary():
-        from trainer_nb.look.summary import summary_of
-        return summary_of
-
-    @verb
-    def doctor():
-        from trainer_nb.look.doctor import doctor
-        return doctor
-
-    @verb
-    def launch():
-        from trainer_nb.parallel.launch import launch
-        return launch
-
-    @verb
-    def start():
-        from trainer_nb.runs.start import start
-        return start
-
-    @verb
-    def check_resume():
-        from trainer_nb.runs.check import check_resume
-        return check_resume
+    fit_one_cycle, plot_schedule = verb(_of_features), verb(_of_features)
+    save, load, load_best = verb(_of_save), verb(_of_save), verb(_of_save)
+    rewind, export = verb(_of_save), verb(_of_save)
+    show, lr_find, find_batch_size = verb(_of_show), verb(_of_show), verb(_of_show)
+    show_batch, doctor = verb(_of_look), verb(_of_look)
+    results, summary = verb(_of_look, 'results_of'), verb(_of_look, 'summary_of')
+    launch = verb(_of_parallel)
+    start, check_resume = verb(_of_runs), verb(_of_runs)
 
     @property
     def ema(self):  # `EMA` or `SWA`, or None
@@ -130,41 +88,23 @@ class Learner(BareLearner):
         from trainer_nb.look.batch import spikes_of
         return spikes_of(self)
 
-    def _explain(self,
-        e,  # exception
-    ):
-        "Add a note to an exception on what to do, if it is a known mistake"
+    def _explain(self, e):
         from trainer_nb.look.mistakes import explain
         explain(e, self)
 
-    def _make_display(self,
-        display,  # argument of `Display`
-    ):            # `Display`
-        "Make the hook that `Learner(display=...)` adds"
+    def _make_display(self, display):
         from trainer_nb.show.display import Display
         return Display(display)
 
-    def _make_frame(self,
-        names,  # True, or the names of the classes
-        data,   # what `predict` was given
-        dl,     # and the loader of it
-    ):          # function of (predictions, targets or None) → `DataFrame`
-        "Make the function that `predict(as_frame=...)` passes its result through"
+    def _make_frame(self, names, data, dl):
         from trainer_nb.look.frame import as_frame
         return as_frame(self, names, data, dl)
 
-    def _keep_best(self,
-        hooks,      # of the fit
-        keep_best,  # True or the name of a column
-    ):              # the hooks, with another one if it takes one
-        "Return the hooks of `fit(keep_best=...)`"
+    def _keep_best(self, hooks, keep_best):
         from trainer_nb.save.early_stopping import best_keeper
         return best_keeper(hooks, keep_best)
 
-    def _resume_from(self,
-        source,  # True: the folder of the hook `Checkpoint`; or the path of a checkpoint, or of a folder of them
-    ):           # bool: whether there was one
-        "Restore the state that `fit(resume=source)` resumes"
+    def _resume_from(self, source):
         from trainer_nb.save.checkpoint import resume_from
         return resume_from(self, source)
 

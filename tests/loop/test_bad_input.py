@@ -1,5 +1,6 @@
 "Each mistake gives one clear message of the right type, as early as can be; what it spoiled can be mended, and trains"
 import re
+from inspect import isgeneratorfunction
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -36,32 +37,11 @@ class Watch(Hook):
     def after_backward(self, learn): self.seen.append('after_backward')
 
 
-# What a step may return
+# What a step may return, or yield
 
 def returning(f): return lambda batch, learn: f(learn.model(batch[0]), batch[1])
 
-def shares(z, y): return F.cross_entropy(z, y, reduction='none')
-
-STEPS = {
-    'no dict': (lambda z, y: F.cross_entropy(z, y), TypeError, 'returned a Tensor', "dict with at least 'loss'"),
-    'no loss': (lambda z, y: {'pred': z, 'targ': y}, KeyError, "without 'loss'", "'pred', 'targ'"),
-    'many losses': (lambda z, y: {'loss': shares(z, y)}, ValueError, r'\(5,\)', 'mean or sum'),
-    'a float': (lambda z, y: {'loss': F.cross_entropy(z, y).item()}, TypeError, 'loss is a float', '0-d tensor'),
-    'detached': (lambda z, y: {'loss': F.cross_entropy(z, y).detach()}, ValueError, 'does not require grad',
-                 'detached'),
-}
-
-@pytest.mark.parametrize('step, error, words', [(s, e, w) for s, e, *w in STEPS.values()], ids=STEPS)
-def test_step(step, error, words):
-    watch = Watch()
-    learn = make_learner(train_step=returning(step), hooks=[watch])
-    e = refused(error, lambda: learn.fit(2), *words)
-    # in the first batch, before anything moved
-    assert watch.seen == ['before_fit', 'before_step'] and 'epoch 0' in e.__notes__[-1]
-    learn.train_step = returning(lambda z, y: {'loss': F.cross_entropy(z, y)})
-    assert_trains(learn)
-
-# Steps that yield
+def good(z, y): return {'loss': F.cross_entropy(z, y)}
 
 def yielding(*items):
     def step(batch, learn):
@@ -70,51 +50,58 @@ def yielding(*items):
         return {'loss': loss} if len(items) == 2 else {}
     return step
 
-YIELDS = {
-    'unknown name': ([lambda loss: ('bod', loss)], ValueError, "'bod'", "'body', 'head'", 'mean `body`'),
-    'no name': ([lambda loss: loss], TypeError, 'yielded a Tensor', "yield 'd', d_loss"),
-    'no loss': ([lambda loss: ('body', None)], TypeError, 'loss is a NoneType', '0-d tensor'),
-    'not trainable': ([lambda loss: ('body', loss.detach())], ValueError, 'does not require grad'),
-    'yields and returns': ([lambda loss: ('body', 2*loss),
-                            lambda loss: ('head', torch.zeros((), requires_grad=True)*1)], ValueError,
-                            "yields losses and returns a 'loss'", 'leave it out'),
+STEPS = {
+    'no dict': (returning(F.cross_entropy), TypeError, 'returned a Tensor', "dict with at least 'loss'"),
+    'no loss': (returning(lambda z, y: {'pred': z, 'targ': y}), KeyError, "without 'loss'", "'pred', 'targ'"),
+    'many losses': (returning(lambda z, y: {'loss': F.cross_entropy(z, y, reduction='none')}), ValueError, r'\(5,\)',
+                    'mean or sum'),
+    'a float': (returning(lambda z, y: {'loss': F.cross_entropy(z, y).item()}), TypeError, 'loss is a float',
+                '0-d tensor'),
+    'detached': (returning(lambda z, y: {'loss': F.cross_entropy(z, y).detach()}), ValueError,
+                 'does not require grad', 'detached'),
+    'unknown name': (yielding(lambda loss: ('bod', loss)), ValueError, "'bod'", "'body', 'head'", 'mean `body`'),
+    'no name': (yielding(lambda loss: loss), TypeError, 'yielded a Tensor', "yield 'd', d_loss"),
+    'no loss yielded': (yielding(lambda loss: ('body', None)), TypeError, 'loss is a NoneType', '0-d tensor'),
+    'not trainable': (yielding(lambda loss: ('body', loss.detach())), ValueError, 'does not require grad'),
+    'yields and returns': (yielding(lambda loss: ('body', loss), lambda _: ('head', nn.Parameter(torch.ones(()))*1)),
+                           ValueError, "yields losses and returns a 'loss'", 'leave it out'),
 }
 
-def two_optims(model):
-    return {'body': torch.optim.SGD(model[0].parameters(), lr=.1),
-            'head': torch.optim.SGD(model[3].parameters(), lr=.1)}
-
-@pytest.mark.parametrize('items, error, words', [(s, e, w) for s, e, *w in YIELDS.values()], ids=YIELDS)
-def test_yields(items, error, words):
-    model = make_model()
-    learn = make_learner(model, train_step=yielding(*items), optim=two_optims(model))
-    refused(error, lambda: learn.fit(1), *words)
-    learn.train_step = yielding(lambda loss: ('body', loss))
-    learn.fit(1)
-    assert len(learn.history.steps['train_loss_body']) >= 5 and len(learn.history) == 1
+@pytest.mark.parametrize('step, error, words', [(s, e, w) for s, e, *w in STEPS.values()], ids=STEPS)
+def test_step(step, error, words):
+    watch, model = Watch(), make_model()
+    names = isgeneratorfunction(step) and {'body': 0, 'head': 3}
+    optim = {k: torch.optim.SGD(model[i].parameters(), lr=.1) for k, i in names.items()} if names else None
+    learn = make_learner(model, train_step=step, optim=optim, hooks=[watch])
+    e = refused(error, lambda: learn.fit(2), *words)
+    # in the first batch, before anything moved
+    assert watch.seen[:2] == ['before_fit', 'before_step'] and 'epoch 0' in e.__notes__[-1]
+    assert len(watch.seen) == 2 or names
+    if names:
+        learn.train_step = yielding(lambda loss: ('body', loss))
+        learn.fit(1)
+        assert len(learn.history.steps['train_loss_body']) >= 5 and len(learn.history) == 1
+    else:
+        learn.train_step = returning(good)
+        assert_trains(learn)
 
 
 # Loaders
 
-def test_empty_loaders_that_know_their_length():
-    "Before anything is fired"
-    empties = [], DataLoader(TensorDataset(*problem(3)), batch_size=5,
-                             drop_last=True), (torch.empty(0, 4), torch.empty(0))
-    for empty in empties:
-        for name in 'train_dl', 'valid_dl':
-            watch = Watch()
-            learn = make_learner(hooks=[watch], **{name: empty})
-            refused(ValueError, lambda: learn.fit(1), name, 'empty', 'drop_last')
-            assert watch.seen == [] and learn.state.epoch == 0
-            setattr(learn, name, batches())
-            assert_trains(learn)
+EMPTY = {'list': [], 'dropped': DataLoader(TensorDataset(*problem(3)), batch_size=5, drop_last=True),
+         'tensors': (torch.empty(0, 4), torch.empty(0)), 'generator': iter(())}
 
-def test_empty_generators():
-    for name in 'train_dl', 'valid_dl':
-        learn = make_learner(**{name: iter(())})
-        refused(ValueError, lambda: learn.fit(1), name, 'no batch', 'used up')
-        setattr(learn, name, batches())
-        assert_trains(learn)
+@pytest.mark.parametrize('name', ['train_dl', 'valid_dl'])
+@pytest.mark.parametrize('kind', EMPTY)
+def test_empty_loaders(kind, name):
+    "Those that know their length before anything is fired"
+    watch = Watch()
+    learn = make_learner(hooks=[watch], **{name: EMPTY[kind]})
+    words = ('no batch', 'used up') if kind == 'generator' else ('empty', 'drop_last')
+    refused(ValueError, lambda: learn.fit(1), name, *words)
+    assert kind == 'generator' or watch.seen == [] and learn.state.epoch == 0
+    setattr(learn, name, batches())
+    assert_trains(learn)
 
 def test_no_loader():
     learn = Learner(make_model(), loss_fn=F.cross_entropy, display=False)
@@ -123,8 +110,6 @@ def test_no_loader():
     learn.train_dl = batches()
     refused(ValueError, lambda: learn.fit(1, valid_every=2), 'valid_every', 'valid_dl')
     assert_trains(learn)
-
-def test_no_loader_at_all():
     for wrong in 3, nn.Linear(4, 3), print:
         refused(TypeError, lambda: make_learner(train_dl=wrong), type(wrong).__name__, 'iterable of batches')
     refused(ValueError, lambda: make_learner(train_dl=(torch.ones(3, 4), torch.ones(2))), '3, 2', 'agree')
@@ -184,13 +169,10 @@ def test_hooks_that_cannot_be_added(add):
 def test_fit_arguments():
     watch = Watch()
     learn = make_learner(valid_dl=batches(), hooks=[watch])
-    for n in 0, -1:
-        refused(ValueError, lambda: learn.fit(n), f'n_epochs is {n}', '1 or more')
-        refused(ValueError, lambda: learn.fit(max_steps=n), f'max_steps is {n}', '1 or more')
-        refused(ValueError, lambda: learn.fit(1, valid_every=n), f'valid_every is {n}', '1 or more')
-    for wrong in 1.5, '3':
-        refused(TypeError, lambda: learn.fit(wrong), f'n_epochs is {wrong!r}', 'whole number')
-        refused(TypeError, lambda: learn.fit(max_steps=wrong), f'max_steps is {wrong!r}', 'whole number')
+    for name in 'n_epochs', 'max_steps', 'valid_every':
+        others = {'n_epochs': 1} if name == 'valid_every' else {}
+        refused(ValueError, lambda: learn.fit(**others, **{name: -1}), f'{name} is -1', '1 or more')
+        refused(TypeError, lambda: learn.fit(**others, **{name: 1.5}), f'{name} is 1.5', 'whole number')
     refused(ValueError, lambda: learn.fit(), 'n_epochs or max_steps')
     refused(ValueError, lambda: learn.fit(1, max_steps=1), 'n_epochs or max_steps')
     refused(ValueError, lambda: learn.fit(1, on_interrupt='ignore'), "'ignore'", "'raise' or 'return'")

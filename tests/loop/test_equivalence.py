@@ -1,69 +1,37 @@
-"`fit` computes what the plain loop computes, bit for bit, on each of the four roads"
+"`fit` computes what the plain loop computes, bit for bit, on each of the roads: parts, steps, batches by name, hooks"
 from dataclasses import dataclass
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, record, same, shuffled, weights
-from trainer_nb.loop.metrics import accuracy
-from trainer_nb.loop.hooks import Hook
+from common import batches, make_learner, make_model, plain_loop, record, same, shuffled, weights
 from trainer_nb.learner import Learner
+from trainer_nb.loop.hooks import Hook
+from trainer_nb.loop.metrics import accuracy
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
-optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
 
-class Plain:
-    "The loop that everybody has written; the methods are what a hook or a step may do otherwise"
-    def __init__(self, optim, model=None):
-        self.model = make_model() if model is None else model
-        self.opt, self.losses, self.valid_losses, self.i = optim(self.model.parameters()), [], [], 0
-    def loss(self, xb, yb): return F.cross_entropy(self.model(xb), yb)
-    def after_backward(self): pass
-    def step(self): self.opt.step()
-    def zero_grad(self): self.opt.zero_grad()
+def plain_loss(model, batch): return F.cross_entropy(model(batch[0]), batch[1])
 
-    def fit(self, n_epochs, train_dl, valid_dl=(), max_steps=None):
-        for _ in range(n_epochs):
-            self.model.train()
-            for xb, yb in train_dl:
-                loss = self.loss(xb, yb)
-                loss.backward()
-                self.after_backward()
-                self.step()
-                self.zero_grad()
-                self.losses.append(loss.item())
-                self.i += 1
-                if self.i == max_steps: break
-            self.validate(valid_dl)
-            if self.i == max_steps: break
-        return self
-
-    def validate(self, valid_dl):
-        self.model.eval()
-        with torch.no_grad(): sums = [(len(yb)*self.loss(xb, yb).double(), len(yb)) for xb, yb in valid_dl]
-        if sums: self.valid_losses.append((sum(s for s, _ in sums)/sum(n for _, n in sums)).item())
-
-def plain_run(cls, optim):
+def assert_equal(optim='sgd', loss_of=plain_loss, make=make_model, named=lambda dl: dl, **kwargs):
+    "Training and validation, of loaders that shuffle; `named` is what the learner reads in their place"
     torch.manual_seed(0)
-    return cls(optim).fit(3, shuffled(), shuffled(seed=2, bs=7))
-
-def learner_run(optim, n_epochs=3, **kwargs):
+    model, train_dl, valid_dl, losses, values = make_model(), shuffled(), shuffled(seed=2, bs=7), [], []
+    opt = OPTIMS[optim](model.parameters())
+    for _ in range(3):
+        losses += plain_loop(model.train(), opt, train_dl, loss_of=loss_of)
+        model.eval()
+        with torch.no_grad(): sums = [(len(b[1])*loss_of(model, b).double(), len(b[1])) for b in valid_dl]
+        values.append((sum(s for s, _ in sums)/sum(n for _, n in sums)).item())
     torch.manual_seed(0)
-    learn = make_learner(valid_dl=shuffled(seed=2, bs=7), optim=optim, **kwargs)
-    learn.fit(n_epochs)
-    return learn
+    learn = make_learner(make(), named(shuffled()), named(shuffled(seed=2, bs=7)), optim=OPTIMS[optim], **kwargs)
+    learn.fit(3)
+    assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
+    assert learn.history.epochs['valid_loss'] == pytest.approx(values, rel=1e-12)
 
-def assert_equal(learn, plain):
-    assert learn.history.steps['train_loss'] == plain.losses
-    assert learn.history.epochs['valid_loss'] == pytest.approx(plain.valid_losses, rel=1e-12)
-    assert same(weights(learn.model), weights(plain.model))
-
-
-# Road 1: model + loss function
-
-@optims
-def test_model_and_loss(optim): assert_equal(learner_run(optim), plain_run(Plain, optim))
+@pytest.mark.parametrize('optim', OPTIMS)
+def test_model_and_loss(optim): assert_equal(optim)
 
 class Output(dict):
     "A mapping whose entries are attributes too, as Hugging Face's outputs"
@@ -75,67 +43,48 @@ class DataOutput:
     logits: torch.Tensor
 
 class OwnLoss(nn.Module):
-    "A model that gets its batch by name and returns its own loss"
     def __init__(self, output):
         super().__init__()
-        self.body, self.output = make_model(), output
-    def forward(self, inputs, labels=None):
-        logits = self.body(inputs)
+        self.net, self.output = make_model(), output
+    def forward(self, inputs, labels):
+        logits = self.net(inputs)
         return self.output(loss=F.cross_entropy(logits, labels), logits=logits)
+
+class Named:
+    "A loader of mappings"
+    def __init__(self, dl): self.dl = dl
+    def __iter__(self): return ({'inputs': xb, 'labels': yb} for xb, yb in self.dl)
 
 @pytest.mark.parametrize('output', [Output, DataOutput])
 def test_mapping_batches_and_a_model_with_its_own_loss(output):
-    def named(bs): return [{'inputs': xb, 'labels': yb} for xb, yb in batches(bs=bs)]
-    torch.manual_seed(0)
-    learn = Learner(OwnLoss(output), named(5), named(7), optim=OPTIMS['adamw'], display=False)
-    learn.fit(2)
-    torch.manual_seed(0)
-    plain = Plain(OPTIMS['adamw']).fit(2, batches(bs=5), batches(bs=7))
-    assert_equal(learn, plain)
+    assert_equal('adamw', make=lambda: OwnLoss(output), named=Named, loss_fn=None)
 
+def own_loss(model, batch):
+    pred = model(batch[0])
+    return F.cross_entropy(pred, batch[1]) + .01*pred.square().mean()
 
-# Road 2: a step of the user's
-
-def own_step(batch, learn):
-    xb, yb = batch
-    pred = learn.model(xb)
-    return {'loss': F.cross_entropy(pred, yb) + .01*pred.square().mean(), 'pred': pred, 'targ': yb}
-
-class OwnStep(Plain):
-    def loss(self, xb, yb):
-        pred = self.model(xb)
-        return F.cross_entropy(pred, yb) + .01*pred.square().mean()
+def own_step(batch, learn): return {'loss': own_loss(learn.model, batch)}
 
 class OwnLearner(Learner):
     def train_step(self, batch): return own_step(batch, self)
 
 @pytest.mark.parametrize('own', [dict(train_step=own_step), dict(cls=OwnLearner)], ids=['function', 'method'])
-def test_own_step(own):
-    assert_equal(learner_run(OPTIMS['adamw'], **own), plain_run(OwnStep, OPTIMS['adamw']))
-
-
-# Road 4: hooks
+def test_own_step(own): assert_equal('adamw', own_loss, **own)
 
 class InputNoise(Hook):
     def before_step(self, learn):
         xb, yb = learn.batch
         learn.batch = xb + torch.randn_like(xb), yb
-class PlainInputNoise(Plain):
-    def loss(self, xb, yb): return F.cross_entropy(self.model(xb + torch.randn_like(xb)), yb)
 
 class Decay(Hook):
     def after_loss(self, learn): learn.loss = learn.loss + .1*learn.model[0].weight.square().sum()
-class PlainDecay(Plain):
-    def loss(self, xb, yb): return super().loss(xb, yb) + .1*self.model[0].weight.square().sum()
 
-PAIRS = {'noise': (InputNoise, PlainInputNoise), 'decay': (Decay, PlainDecay)}
+def noisy(model, batch): return plain_loss(model, (batch[0] + torch.randn_like(batch[0]), batch[1]))
 
-@pytest.mark.parametrize('hook, plain', PAIRS.values(), ids=PAIRS)
-def test_hook(hook, plain):
-    optim = OPTIMS['sgd']
-    assert_equal(learner_run(optim, hooks=[hook()]), plain_run(plain, optim))
+def decayed(model, batch): return plain_loss(model, batch) + .1*model[0].weight.square().sum()
 
-# What comes again
+@pytest.mark.parametrize('hook, loss_of', [(InputNoise, noisy), (Decay, decayed)], ids=['noise', 'decay'])
+def test_hook(hook, loss_of): assert_equal('sgd', loss_of, hooks=[hook()])
 
 def test_seed_of_the_learner():
     torch.manual_seed(0)
@@ -143,10 +92,10 @@ def test_seed_of_the_learner():
     torch.rand(3)       # whatever happens between construction and fit
     learn.fit(1)
     torch.manual_seed(0)
-    plain = Plain(OPTIMS['sgd'])
+    model = make_model()
+    opt = OPTIMS['sgd'](model.parameters())
     torch.manual_seed(5)
-    plain.fit(1, shuffled())
-    assert learn.history.steps['train_loss'] == plain.losses
+    assert learn.history.steps['train_loss'] == plain_loop(model, opt, shuffled())
 
 @pytest.mark.parametrize('valid_every', [1, 7])
 def test_valid_every_changes_no_training_number(valid_every):

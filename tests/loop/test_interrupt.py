@@ -45,16 +45,11 @@ def test_interrupt_and_resume_in_a_real_process(n_workers, n_fits):
 
 FIT = dict(n_epochs=2, valid_every=2)       # 10 training batches, and 6 validation passes of 4 batches
 
-def generators(kind):
-    "Those of the training and the validation loader: none, or one for both"
-    return (torch.Generator().manual_seed(3),)*2 if kind else (None, None)
-
-def start(*hooks, n_workers=0, kind='', **kwargs):
+def start(*hooks, n_workers=0, shared=False, **kwargs):
+    "`shared`: training and validation draw from one generator"
     torch.manual_seed(0)
-    kwargs['num_workers'] = n_workers
-    train, valid = generators(kind)
-    return make_learner(train_dl=shuffled(generator=train, **kwargs),
-                        valid_dl=shuffled(seed=2, bs=7, generator=valid, **kwargs),
+    kwargs |= {'num_workers': n_workers, 'generator': torch.Generator().manual_seed(3) if shared else None}
+    return make_learner(train_dl=shuffled(**kwargs), valid_dl=shuffled(seed=2, bs=7, **kwargs),
                         metrics=[accuracy], hooks=hooks)
 
 def children(): return set(psutil.Process().children(recursive=True))
@@ -76,8 +71,16 @@ def whole(**kwargs):
     shut_down(learn)
     return digest(learn)
 
-def stop_and_resume(stop, **kwargs):
-    learn, before = start(stop, **kwargs), children()
+def shut_down(learn):
+    "End persistent workers: at the end of Python, torch takes five seconds for each"
+    for dl in learn.train_dl, learn.valid_dl:
+        if dl._iterator is not None: dl._iterator._shutdown_workers()
+        dl._iterator = None
+
+@pytest.mark.parametrize('n', [15, 33])
+def test_stop_with_workers(n):
+    kept = {'n_workers': 2, 'persistent_workers': True}
+    learn, before = start(StopAt(n), **kept), children()
     model = learn.model
     learn.fit(**FIT)
     left = children() - before
@@ -86,42 +89,26 @@ def stop_and_resume(stop, **kwargs):
     learn.resume()
     shut_down(learn)
     assert not left, 'worker processes were alive between stop and resume'
-    assert learn.state.optimizer_step == 10 and len(learn.history) == 2
-    return digest(learn)
-
-def shut_down(learn):
-    "End persistent workers: at the end of Python, torch takes five seconds for each"
-    for dl in learn.train_dl, learn.valid_dl:
-        if dl._iterator is not None: dl._iterator._shutdown_workers()
-        dl._iterator = None
-
-KEPT = {'persistent_workers': True}
-
-@pytest.mark.parametrize('n', [15, 33])
-def test_stop_with_workers(n):
-    assert stop_and_resume(StopAt(n), n_workers=2, **KEPT) == whole(n_workers=2, **KEPT)
+    assert digest(learn) == whole(**kept)
 
 @pytest.mark.parametrize('event, n', [
-    *((e, 1) for e in EVENTS if e not in ('after_fit', 'after_cancel')), ('after_step', 2), ('after_valid', 2),
-    ('after_epoch', 2)])
+    *((e, 1) for e in EVENTS if e not in ('after_fit', 'after_cancel')), ('after_valid', 2), ('after_epoch', 2)])
 def test_stop_in_every_event(event, n):
     stop = StopAt(n, event)
     learn = start(stop)
     learn.fit(**FIT)
-    if event == 'after_epoch' and n == 2:       # there is nothing left to do
-        assert digest(learn) == whole()
-        return
-    assert learn.cancelled == 'stop'
-    draw()
-    stop.n = None
-    learn.resume()
+    if (event, n) != ('after_epoch', 2):        # there is something left to do
+        assert learn.cancelled == 'stop'
+        draw()
+        stop.n = None
+        learn.resume()
     assert digest(learn) == whole()
 
-@pytest.mark.parametrize('kind', ['', 'shared'])
-def test_stop_at_every_batch_of_one_fit(kind):
+@pytest.mark.parametrize('shared', [False, True])
+def test_stop_at_every_batch_of_one_fit(shared):
     "Before it resumes, somebody looks at the data, as one does in a notebook"
     stop = StopAt('all')
-    learn = start(stop, kind=kind)
+    learn = start(stop, shared=shared)
     learn.fit(**FIT)
     while learn.cancelled == 'stop':
         draw()
@@ -130,7 +117,7 @@ def test_stop_at_every_batch_of_one_fit(kind):
         learn.validate()
         stop.i, stop.n = n, 'all'
         learn.resume()
-    assert stop.i == 34 and digest(learn) == whole(kind=kind)
+    assert stop.i == 34 and digest(learn) == whole(shared=shared)
 
 def test_hooks_of_the_fit_and_own_modes_are_there_after_resume():
     "A hook given to fit, and a part of the model that the user keeps in evaluation mode while training"

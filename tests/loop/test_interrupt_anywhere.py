@@ -12,8 +12,7 @@ import pytest, torch
 import trainer_nb
 from common import batches, make_learner
 from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger,
-                            LambdaHook,
-                            NaNGuard, OneCycle, TrainingInterrupted, accuracy)
+                            LambdaHook, NaNGuard, OneCycle, TrainingInterrupted, accuracy)
 from trainer_nb.save.files import Lock
 from trainer_nb.loop.interrupts import Interrupts
 
@@ -98,35 +97,32 @@ def make(folder):
     learn.model[3].bias.requires_grad_(False)
     return learn
 
-def seen(learn):
-    "What must be the same after each fit"
+def seen_around(learn):
+    "What must be the same after each fit and each pass"
     for o in threading.enumerate():     # a cancelled timer of the display takes a moment to end
         if isinstance(o, threading.Timer) and o.finished.is_set(): o.join()
-    hooks, model = learn.hooks, learn.model
+    names = 'batch', 'pred', 'loss', 'result', 'is_fitting'
     return {
+        **{k: getattr(learn, k) for k in names}, 'thread': learn.history.thread, 'threads': threading.active_count(),
         'handler': signal.getsignal(signal.SIGINT), 'blocked': signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        'grad': torch.is_grad_enabled(),
-        'autocast': (torch.is_autocast_enabled('cpu'),
-                     torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
+        'grad': torch.is_grad_enabled(), 'autocast': torch.is_autocast_enabled('cpu'),
         'nesting': (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
-        'modes': [m.training for m in model.modules()], 'frozen': [p.requires_grad for p in model.parameters()],
-        'model': id(model),
-        'hooks': list(map(id, hooks)), 'in a fit': learn.is_fitting,
-        'batch': learn.batch is learn.pred is learn.loss is learn.result is None,
-        'told': hooks[0].ended == hooks[-1].ended,
-        'threads': threading.active_count(), 'lock': learn.get_hook('Checkpoint').folder.lock.file,
-        'thread': learn.history.thread,
-        'accumulation': learn.state.grad_accum_steps,
-    }
+        'model': id(learn.model), 'modes': [m.training for m in learn.model.modules()],
+        'frozen': [p.requires_grad for p in learn.model.parameters()], 'hooks': list(map(id, learn.hooks))}
+
+def seen(learn):
+    "The same, and what a fit may leave behind besides"
+    return {**seen_around(learn), 'told': learn.hooks[0].ended == learn.hooks[-1].ended,
+            'lock': learn.get_hook('Checkpoint').folder.lock.file, 'accumulation': learn.state.grad_accum_steps}
 
 def faults(learn, before, *moments):
     "Fit with these interrupts; returns (what is not in order afterwards, where they hit)"
     first, begun = learn.hooks[0], learn.hooks[0].begun
     with Injector(*moments) as injector:
+        error = []
         try: learn.fit(1)
-        except KeyboardInterrupt: error = []
+        except KeyboardInterrupt: pass
         except Exception as e: error = [f'{type(e).__name__}: {e}']
-        else: error = []
     now = seen(learn)
     wrong = error + [k for k in before if now[k] != before[k]]
     if first.ended < first.begun: wrong.append('after_fit')
@@ -161,16 +157,10 @@ def campaign(learn, pairs):
         before = seen(learn)
     return res, n_hits
 
-def places_of(learn, run, *moments):
+def walk(learn, *moments, run=lambda learn: learn.fit(1)):
     "Return a dict: each place that `run(learn)` comes through after interrupts at these moments → how often"
-    with Injector(*moments) as injector:
-        try: run(learn)
-        except KeyboardInterrupt: pass
+    with Injector(*moments) as injector, contextlib.suppress(KeyboardInterrupt): run(learn)
     return Counter(injector.places)
-
-def walk(learn, *moments):
-    "dict: each place that a fit comes through after interrupts at these moments → how often"
-    return places_of(learn, lambda learn: learn.fit(1), *moments)
 
 def choose(places, rand):
     "A moment; each place in the code has the same chance, however often it is come to"
@@ -290,22 +280,17 @@ def make_for_passes():
     return learn
 
 def seen_around_passes(learn):
-    names = 'training', 'batch', 'pred', 'loss', 'result', 'stepped', 'n_batches', 'is_fitting', 'cancelled'
-    return {**{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests], 'optimizer': learn.opt.mode,
-            'handler': signal.getsignal(signal.SIGINT), 'grad': torch.is_grad_enabled(), 'model': id(learn.model),
-            'autocast': (torch.is_autocast_enabled('cpu'),
-                         torch.autocast_increment_nesting() - torch.autocast_decrement_nesting()),
-            'nesting': (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
-            'modes': [m.training for m in learn.model.modules()],
-            'average': [m.training for m in learn.ema.model.modules()], 'threads': threading.active_count()}
+    names = 'training', 'stepped', 'n_batches', 'cancelled'
+    return {**seen_around(learn), **{k: getattr(learn, k) for k in names}, 'requests': [*learn.requests],
+            'optimizer': learn.opt.mode, 'average': [m.training for m in learn.ema.model.modules()]}
 
 def faults_of_pass(learn, run_pass, *moments):
     "(what is not in order after a pass with these interrupts, number of those that hit)"
     before = seen_around_passes(learn)
     with Injector(*moments) as injector:
+        raised = False
         try: run_pass(learn)
         except KeyboardInterrupt: raised = True
-        else: raised = False
     now = seen_around_passes(learn)
     goes_on = raised != bool(injector.hit) and run_pass is not search
     wrong = [k for k in before if now[k] != before[k]] + ['it went on']*goes_on
@@ -314,8 +299,7 @@ def faults_of_pass(learn, run_pass, *moments):
 @pytest.mark.parametrize('name', PASSES)
 def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
     learn, run_pass, rand, wrong, n_hits = make_for_passes(), PASSES[name], random.Random(2), [], 0
-    before, hits = run_pass(learn), 0
-    places = places_of(learn, run_pass)
+    before, places = run_pass(learn), walk(learn, run=run_pass)
     for place in rand.sample([*places], 60):
         found, n = faults_of_pass(learn, run_pass, (place, rand.randint(1, places[place])))
         wrong, n_hits = wrong + found, n_hits + n
@@ -327,10 +311,10 @@ def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
 def test_two_interrupts_at_every_bytecode_of_a_pass():
     learn, rand, wrong, n_hits = make_for_passes(), random.Random(3), [], 0
     for run_pass in PASSES.values():
-        places = places_of(learn, run_pass)
+        places = walk(learn, run=run_pass)
         for i, place in enumerate(places):
-            first = place, rand.randint(1, places[place])
-            moments = first, *([choose(rest, rand)] if i % 2 and (rest := places_of(learn, run_pass, first)) else []),
+            moments = [(place, rand.randint(1, places[place]))]
+            if i % 2 and (rest := walk(learn, *moments, run=run_pass)): moments.append(choose(rest, rand))
             found, n = faults_of_pass(learn, run_pass, *moments)
             wrong, n_hits = wrong + found, n_hits + n
     print(f'{n_hits} interrupts in passes, {len(wrong)} left something behind')

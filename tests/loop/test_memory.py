@@ -7,7 +7,7 @@ from torch import nn
 
 from common import batches, make_learner, make_model
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.loop.hooks import CancelFit, LambdaHook
+from trainer_nb.loop.hooks import LambdaHook
 
 pytestmark = pytest.mark.usefixtures('frozen')
 
@@ -108,8 +108,6 @@ FAILURES = {
     **{f'hook at {e}': dict(hooks=[LambdaHook(**{e: fail})]) for e in EVENTS},
     **{f'validation, {e}': dict(hooks=[LambdaHook(**{e: lambda learn: None if learn.training else fail(learn)})])
        for e in ('after_pred', 'after_step')},
-    'third batch': dict(hooks=[LambdaHook(after_step=lambda learn: fail(learn) if learn.state.batch_idx == 3
-                                          else None)]),
     'model': dict(model=FailingModel()),
     'generator': dict(train_step=failing_generator, optim={'0': torch.optim.SGD}),
     'metric': dict(metrics=[failing_metric]),
@@ -135,7 +133,6 @@ def test_after_an_error_nothing_of_the_batch_is_held(key):
 @pytest.mark.parametrize('end', ['finish', 'no backward', 'stop'])
 def test_after_a_fit_nothing_of_the_last_batch_is_held(end):
     def f(learn, *nxt):
-        if end == 'cancel' and learn.state.batch_idx == 3: raise CancelFit
         if end == 'stop' and learn.state.batch_idx == 3: learn.stop()
         return None if end == 'no backward' else nxt and nxt[0]()
     train, valid = Fresh(), Fresh()
@@ -155,8 +152,6 @@ def spoiled(end):
     def f(learn):
         if end == 'error': raise Oops
         if end == 'stop': learn.stop()
-        if end == 'cancel': raise CancelFit
-    if end == 'nothing': return learn
     with learn.added_hooks(LambdaHook(after_loss=f)):
         try: learn.fit(1)
         except Oops: pass

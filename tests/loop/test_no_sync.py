@@ -114,12 +114,15 @@ def assert_allowed(seen, allowed, per_epoch=PER_EPOCH, first=FIRST):
 
 def cross_entropy(model, batch): return F.cross_entropy(model(batch[0]), batch[1])
 
+def linear(**kwargs):
+    "A learner of the linear model"
+    return make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), **{'optim': torch.optim.SGD, **kwargs})
+
 def test_the_counters_count():
     x = torch.tensor([1., 2.])
     reads = {'item': lambda: x[0].item(), '__float__': lambda: float(x[0]), '__bool__': lambda: bool(x[0]),
-             '__int__': lambda: int(x[0]),
-             'tolist': lambda: x.tolist(), 'cpu': lambda: x.cpu(), 'numpy': lambda: x.numpy(),
-             'nonzero': lambda: x.nonzero(), 'index': lambda: x[x > 1],
+             '__int__': lambda: int(x[0]), 'tolist': lambda: x.tolist(), 'cpu': lambda: x.cpu(),
+             'numpy': lambda: x.numpy(), 'nonzero': lambda: x.nonzero(), 'index': lambda: x[x > 1],
              'masked_select': lambda: x.masked_select(x > 1), 'equal': lambda: torch.equal(x, x),
              '_local_scalar_dense': lambda: torch.full((2,), x[0])}
     for name, f in reads.items():
@@ -151,8 +154,7 @@ def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
 
 def test_metric_objects_are_read_once_in_a_pass():
     allowed = Counter(allowed_reads())
-    seen = fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
-                            metrics=[Total()]))
+    seen = fit(linear(metrics=[Total()]))
     # one read for each pass, seen by both nets
     allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))
     assert_allowed(seen, allowed)
@@ -163,8 +165,7 @@ def token_step(batch, learn):
 
 def test_weights_that_are_tensors(metrics=(accuracy, Metric(square, name='s'))):
     "A number of tokens is known on the device only"
-    assert_allowed(fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), train_step=token_step,
-                                    optim=torch.optim.SGD, metrics=metrics)), allowed_reads(), first=0)
+    assert_allowed(fit(linear(train_step=token_step, metrics=metrics)), allowed_reads(), first=0)
 
 def two_losses(batch, learn):
     pred = learn.model(batch[0])
@@ -184,23 +185,19 @@ def test_skipped_steps_and_cancels():
         def after_loss(self, learn):
             if learn.state.batch_idx % 7 == 3: raise CancelStep
         def do_opt_step(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
-    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
-                         metrics=[accuracy], hooks=[Skip()])
-    assert_allowed(fit(learn), Counter())
+    assert_allowed(fit(linear(metrics=[accuracy], hooks=[Skip()])), Counter())
 
 @pytest.mark.parametrize('action', ['note', 'skip'])
 def test_a_spike_guard_reads_only_when_it_looks(action):
-    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
-                         hooks=[SpikeGuard(action, every=20)])
+    learn = linear(hooks=[SpikeGuard(action, every=20)])
     assert_allowed(fit(learn), allowed_reads(), per_epoch=PER_EPOCH + N_TRAIN//20)
 
 @pytest.mark.parametrize('every', [1, 10])
 def test_a_fingerprint_reads_sixteen_batches_at_a_time(every):
     """Besides, it hashes what is on the host: states of torch's generator, five in a batch of training, and once
     the data, of a list the first hundred batches"""
-    learn = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=torch.optim.SGD,
-                         hooks=[Fingerprint(every)])
     n_train, n_valid = N_TRAIN//every, N_VALID//every
     reads = N_EPOCHS*-(-(n_train + n_valid)//16)
     on_host = N_EPOCHS*(5*n_train + 4*n_valid) + 2*2*100
-    assert_allowed(fit(learn), allowed_reads() + Counter(cpu=reads + on_host, numpy=reads + on_host))
+    allowed = allowed_reads() + Counter(cpu=reads + on_host, numpy=reads + on_host)
+    assert_allowed(fit(linear(hooks=[Fingerprint(every)])), allowed)

@@ -1,12 +1,12 @@
 "Too little memory ends a fit between two batches and is free again; `GradAccum('auto')` repeats the batch in parts"
-import ctypes, gc, sys, warnings, weakref
+import ctypes, gc, sys, traceback, warnings, weakref
 from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common import Stream, batches, close, digest, make_learner, problem, record, same, shuffled, told, weights
+from common import Stream, batches, close, digest, make_learner, problem, same, shuffled, told, weights
 from trainer_nb.all import EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
 from trainer_nb.base import is_oom
 
@@ -68,7 +68,6 @@ def test_a_resumed_fit_has_lost_nothing(make_dl, at):
     "The same batches in the same order, each trained once: bit-equal to the uninterrupted run"
     whole = fitted(make_dl)
     learn = fitted(make_dl, [failing('after_loss', at)], resume=True)
-    assert same(weights(learn.model), weights(whole.model)) and record(learn) == record(whole)
     assert digest(learn) == digest(whole)
 
 @pytest.mark.parametrize('event', ['before_step', 'after_pred', 'do_backward', 'after_backward'])
@@ -137,9 +136,7 @@ def test_the_memory_is_free_while_the_error_is_kept(how):
     assert resident() - before < 48*2**20, 'of 3 × 64 MiB'
     text = '\n'.join(errors[0].__notes__)
     assert how == 'backward' or '`h` in Wide.forward float32 (256, 16384) 16 MiB' in text
-    import traceback
-    names = [o.name for o in traceback.extract_tb(errors[0].full_traceback)]
-    assert names[:2] == ['fit', '_epoch'] or 'fit' in names, names
+    assert 'fit' in [o.name for o in traceback.extract_tb(errors[0].full_traceback)]
 
 
 # In parts

@@ -92,7 +92,7 @@ def parts(c):
     return model.to(c['dtype']), loss_fn, train, list(zip(vx.split(4), vy.split(4))) if c['valid'] else None
 
 def groups(c, model, loss_fn):
-    params = [p for p in [*model.parameters(), *(loss_fn.parameters() if isinstance(loss_fn, nn.Module) else ())]]
+    params = [*model.parameters(), *(loss_fn.parameters() if isinstance(loss_fn, nn.Module) else ())]
     return [{'params': params[:1]}, {'params': params[1:], 'weight_decay': .1}] if c['groups'] else params
 
 def n_steps(c): return 2*c['n']//c['bs']//c['accum'] + 1

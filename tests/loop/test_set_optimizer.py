@@ -1,8 +1,7 @@
 "`learn.opt` and `learn.opts` can be set between two fits"
 import pytest, torch
 
-from common import make_learner, make_model, same, shuffled, stop_at, weights
-from test_equivalence import Plain
+from common import make_learner, make_model, plain_loop, same, shuffled, stop_at, weights
 from trainer_nb.all import LambdaHook
 
 
@@ -10,14 +9,15 @@ def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def test_an_optimizer_that_was_set_was_ignored_silently():
     torch.manual_seed(0)
-    learn = make_learner(optim=torch.optim.Adam, valid_dl=shuffled(seed=2))
+    learn = make_learner(optim=torch.optim.Adam)
     assert isinstance(learn.opt, torch.optim.Adam) and learn.opts == {'': learn.opt}
     learn.opt = opt = sgd(learn.model.parameters())
     assert learn.opt is opt and learn.opts == {'': opt}
     learn.fit(2)
     torch.manual_seed(0)
-    plain = Plain(sgd).fit(2, shuffled(), shuffled(seed=2))
-    assert learn.history.steps['train_loss'] == plain.losses and same(weights(learn.model), weights(plain.model))
+    model, train_dl = make_model(), shuffled()
+    losses = plain_loop(model, sgd(model.parameters()), train_dl, 2)
+    assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
     assert learn.history.epochs['lr'] == [.1, .1]
 
 def test_from_one_fit_to_the_next(tmp_path):

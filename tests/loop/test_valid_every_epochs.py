@@ -1,15 +1,15 @@
 "`fit(valid_every_epochs=n)`: which epochs end with a validation, and what watches its values"
 import math
 
-import pytest
-from trainer_nb.all import *
+import pytest, torch
+
+from common import batches, make_learner, shuffled, stop_when
+from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler
 from trainer_nb.show.status import planned
 
 def learner(*hooks):
-    set_seed(0)
-    x = torch.randn(20, 3)
-    return Learner(nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), bs=5, loss_fn=F.mse_loss, lr=.01,
-                   hooks=hooks, display=False, device='cpu', seed=1)
+    torch.manual_seed(0)
+    return make_learner(train_dl=shuffled(20), valid_dl=batches(20), hooks=hooks, seed=1)
 
 def validated(learn): return [o['epoch'] for o in learn.history.valid_rows]
 
@@ -28,10 +28,9 @@ def test_every_nth_epoch_and_the_last():
     assert plain.history.steps == {k: v[:20] for k, v in learn.history.steps.items()}
 
 def test_a_stopped_validation_and_a_resumed_fit(tmp_path):
-    def stop(at): return LambdaHook(after_step=lambda learn: learn.stop() if at(learn) else None)
     for at in (lambda l: l.training and l.history.n_steps == 10), (lambda l: not l.training and l.state.epoch == 1):
         learn = learner()
-        learn.fit(5, valid_every_epochs=2, hooks=[stop(at)])
+        learn.fit(5, valid_every_epochs=2, hooks=[stop_when(at)])
         learn.save(tmp_path/'a.pt')
         again = learner()
         again.load(tmp_path/'a.pt')

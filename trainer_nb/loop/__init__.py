@@ -17,7 +17,6 @@ from .optim import (
     check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters, refuse_closures, set_lr,
     set_option, total_norm, trained, trains_loss
 )
-from .modes import called_modules, get_modes, set_modes, set_opt_modes
 from .steps import (
     DefaultResult, Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
 )
@@ -29,7 +28,8 @@ from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate
 from .mistakes import check_first, doubled_batch, inputs_and_target
 from .snapshot import (
-    Snapshot, is_expanded, load_object_states, norm_buffers, object_states, plain_config, set_buffers, unsaved_buffers
+    Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers, object_states, plain_config,
+    set_buffers, set_modes, set_opt_modes, unsaved_buffers
 )
 from .parts import check_shapes, class_names, move, refuse_script
 from .learner import Learner

@@ -21,7 +21,7 @@ def flags_of(history: Any) -> list[tuple[int, str]]:
     return [*history.flags, *((o['batch'], f'skipped a batch, {o["why"]} {o[o["why"]]:.4g}') for o in skipped)]
 
 def flags_after(history: Any, first: int = 0) -> dict[int, str]:
-    "Return what happened after the first batches, as text by batch: 'lr ÷ 2 → 0.0015; paused 00:12'"
+    "Return what happened after batch `first`, by batch: 'lr ÷ 2 → 0.0015; paused 00:12'"
     found: dict[int, list] = {}
     for n, what in flags_of(history):
         if n >= first: found.setdefault(n, []).append(what)
@@ -29,7 +29,7 @@ def flags_after(history: Any, first: int = 0) -> dict[int, str]:
 
 # %% ../../nbs/loop/25_flags.ipynb #6abf1aa5
 def with_flags(panel: Panel, flags: dict[int, str]) -> Panel:
-    "Add a triangle, 8 pixels wide, on the horizontal axis of a panel for each flag, and its text to `hover` there"
+    "Add a triangle, 8 pixels wide, to the horizontal axis for each flag, and its text to `hover`"
     if not flags: return panel
     (left, right), (low, high) = panel.xlim, panel.ylim
     dx, part = 4*(right - left)/panel.width, 7/panel.height

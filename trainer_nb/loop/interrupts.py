@@ -31,12 +31,12 @@ def show_in_a_line() -> None:
 
 # %% ../../nbs/loop/07_interrupts.ipynb #150088dc
 def takes_interrupts() -> bool:
-    "Return whether this thread can handle SIGINT; it cannot if the signal is ignored, as under `nohup`"
+    "Return whether this thread can handle SIGINT, which is not ignored, as under `nohup`"
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 def _thread_modes(kinds):
-    "Return the modes that `no_grad` and `autocast` set: grad, autocast by device type, depth of its nesting"
+    "Return what `no_grad` and `autocast` set: grad, autocast by device type, depth of nesting"
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     autocast = {o: torch.is_autocast_enabled(o) for o in kinds if torch.amp.is_autocast_available(o)}
@@ -51,11 +51,10 @@ def _set_thread_modes(grad, autocast, depth):
 
 # %% ../../nbs/loop/07_interrupts.ipynb #1nterr02
 class Interrupts:
-    """Handle SIGINT in a `with` block: the first one is a request, the second one raises KeyboardInterrupt
+    """Handle SIGINT in a `with` block: the first is a request, the second raises KeyboardInterrupt
 
-    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere it waits.
-    Once it has waited for `patience` seconds, the next
-    one raises anywhere.
+    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere
+    it waits. Once it has waited for `patience` seconds, the next one raises anywhere.
     """
     patience = 5.
     def __init__(self, learn: Any, at_once: bool = False):

@@ -15,13 +15,26 @@ from torch import Tensor
 
 from ..base import map_tensors
 
+# %% ../../nbs/loop/26_missing.ipynb #18c47ea6
+_SAME = ('call getitem neg invert abs add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod '
+         'pow rpow matmul rmatmul and rand or ror xor rxor eq ne lt le gt ge').split()
+_NEEDED = {'bool': 'a condition', 'contains': 'a condition', 'len': 'its length', 'iter': 'a loop',
+           'float': 'a number', 'index': 'a number', 'array': 'an array'}
+
+def _same(self, *args, **kwargs): return self
+
+def _needing(what): return lambda self, *args, **kwargs: self._needed(what)
+
+_Operators: Any = type('_Operators', (), {
+    **{f'__{o}__': _same for o in _SAME}, **{f'__{o}__': _needing(what) for o, what in _NEEDED.items()}})
+
 # %% ../../nbs/loop/26_missing.ipynb #9fd1b04a
-class Missing:
+class Missing(_Operators):
     "An entry that a batch lacks: what is computed from it is missing, too"
     def __init__(self, name: str): self.name = name
 
     @classmethod
-    def __torch_function__(cls, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> 'Missing':
+    def __torch_function__(cls, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found, name = cls.among([args, kwargs]), f.__name__
         writes = name in ('__setitem__', '__set__') or name.endswith('_') and not name.startswith('__')
         if writes or name.startswith('__i') or (kwargs or {}).get('out') is not None:
@@ -32,34 +45,20 @@ class Missing:
     def among(cls, x: Any) -> Any:
         "Return the first one in a nesting; None if there is none"
         if isinstance(x, cls): return x
-        values = x.values() if isinstance(x, Mapping) else x if isinstance(x, (list, tuple)) else ()
-        return next((found for o in values if (found := cls.among(o)) is not None), None)
+        if isinstance(x, Mapping): x = [*x.values()]
+        if not isinstance(x, (list, tuple)): return None
+        return next((found for o in x if (found := cls.among(o)) is not None), None)
 
     def _needed(self, what: str) -> Never:
         what = what.strip('_')
         raise ValueError(f'the step needs the value of {self.name}, which the batch lacks, for {what}')
 
-    def _same(self, *args: Any, **kwargs: Any) -> 'Missing': return self
-
     def __getattr__(self, name: str) -> 'Missing':
         if name[:2] == '__': raise AttributeError(name)
         return self
 
-    def __bool__(self) -> bool: self._needed('a condition')
-    def __len__(self) -> int: self._needed('its length')
-    def __iter__(self) -> Never: self._needed('a loop')
-    def __float__(self) -> float: self._needed('a number')
-    def __index__(self) -> int: self._needed('a number')
-    def __contains__(self, x: Any) -> bool: self._needed('a condition')
-    def __array__(self, *args: Any, **kwargs: Any) -> Never: self._needed('an array')
     def __setitem__(self, key: Any, value: Any) -> None: pass
     def __repr__(self): return f'Missing({self.name})'
-
-    __call__ = __getitem__ = __neg__ = __invert__ = __abs__ = _same
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _same
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _same
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _same
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _same     # type: ignore[assignment]
     __hash__ = object.__hash__
 
 # %% ../../nbs/loop/26_missing.ipynb #f8a18b8c
@@ -90,12 +89,10 @@ def as_result(res: Any) -> Mapping:
 # %% ../../nbs/loop/26_missing.ipynb #9a8eb1aa
 class Stand:
     "A step of the user's that also takes batches without their target"
-    def __init__(self,
-        step: Callable,                     # of a batch
-        n_entries: int | None = None,       # of a training batch; None: unknown
-        is_bare: bool = False,              # the batches (x,) were made of one tensor or list
-    ):
-        self.step, self.n_entries, self.is_bare = step, n_entries, is_bare
+    def __init__(self, step: Callable, n_entries: int | None = None, is_bare: bool = False):
+        self.step = step
+        self.n_entries = n_entries          # of a training batch; None: unknown
+        self.is_bare = is_bare              # the batches (x,) were made of one tensor or list
         self.form: Callable | None = None   # what completes a batch
 
     def _forms(self, batch) -> Iterator[Callable]:
@@ -104,7 +101,7 @@ class Stand:
         if isinstance(batch, Mapping): yield from (lambda batch: batch, _Partial)
         if isinstance(batch, (list, tuple)) or is_alone:
             here = 1 if is_alone else len(batch)
-            for n in [known] if known > here else range(here, here + 4): yield partial(_completed, n=n)
+            yield from (partial(_completed, n=n) for n in ([known] if known > here else range(here, here + 4)))
         elif not isinstance(batch, Mapping): yield lambda batch: batch
         if is_alone or self.is_bare: yield lambda batch: batch if is_alone else batch[0]
 
@@ -113,8 +110,7 @@ class Stand:
         if self.form is not None: return self._run(self.form(batch))
         first = None
         for form in self._forms(batch):
-            copy = map_tensors(Tensor.clone, batch)     # a step that fails may have written to it
-            try: res = self._run(form(copy))
+            try: res = self._run(form(map_tensors(Tensor.clone, batch)))     # one that fails may write to it
             except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
                 if first is not None and 'which the batch lacks' in str(e): first.add_note(str(e))
                 first = first or e

@@ -22,7 +22,7 @@ def _is_named(hook, names):
 
 # %% ../../nbs/loop/29_order.ipynb #ed93bc60
 def predecessors(hook: Hook, hooks: Iterable[Hook]) -> list[Hook]:
-    "Return those of all `hooks` that must run earlier, by `runs_after` of this one or `runs_before` of theirs"
+    "Return `hooks` that must run earlier, by `runs_after` of this one or `runs_before` of theirs"
     def is_before(o):
         return hook.runs_after and _is_named(o, hook.runs_after) or o.runs_before and _is_named(hook, o.runs_before)
     return [o for o in hooks if o is not hook and is_before(o)]

@@ -27,7 +27,7 @@ from .other_names import missing_name
 
 # %% ../../nbs/loop/14_parts.ipynb #03c31d08
 def place(model: nn.Module, loss_fn: Any, device: Any = None) -> torch.device:
-    "Move the modules where they train: `device`, or the default one; a model on several devices stays there"
+    "Move the modules to `device` or the default one; a model on several devices stays there"
     chosen = default_device(model) if device is None else torch.empty(0, device=device).device
     if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(chosen)
     if isinstance(loss_fn, nn.Module): loss_fn.to(chosen)
@@ -39,7 +39,7 @@ def move(learn: Any, device: torch.device) -> None:
     for o in learn.model, learn.loss_fn:
         if isinstance(o, nn.Module): o.to(device)
     for opt in learn.opts.values():
-        if opt.state: load_optimizer(opt, opt.state_dict())     # puts each state beside its parameter
+        if opt.state: load_optimizer(opt, opt.state_dict())  # puts each state beside its parameter
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000002
 def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
@@ -55,7 +55,7 @@ def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
 
 # %% ../../nbs/loop/14_parts.ipynb #df8e0d2f
 def divided(train: Any, valid: Any, state: Any) -> tuple[Any, Any, Any]:
-    "Return the two parts of a `Table`, `Images` or `Texts` that is passed alone, and add it to what is saved"
+    "Return the parts of a `Table`, `Images` or `Texts` passed alone, and add it to what is saved"
     is_whole = valid is None and all(hasattr(train, o) for o in ('train', 'valid', 'inputs', 'state_dict'))
     if not is_whole: return train, valid, state
     state = {type(train).__name__: train, **state} if isinstance(state, Mapping) else [train, *state]
@@ -70,15 +70,15 @@ def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
 def batch_of_one(x: Any) -> Any:
-    "Add the dimension of the batch to one sample: a tensor, array, text, path or number, or a tuple or mapping of them"
+    "Add the dimension of the batch to a tensor, array, text, path, number, or a tuple or mapping of them"
     if isinstance(x, Mapping): return {k: batch_of_one(o) for k, o in x.items()}
     if isinstance(x, tuple): return tuple(map(batch_of_one, x))
     if isinstance(x, (str, PathLike)): return [x]
     if isinstance(x, (bool, int, float)): return torch.tensor([x])
     if isinstance(x, Tensor): return x[None]
     if hasattr(x, '__array__'): return x.__array__()[None]
-    raise TypeError(f'predict(batched=False) got a {type(x).__name__}: expected one sample, which is a tensor, array, '
-                    'text or number, or a tuple or mapping of them')
+    raise TypeError(f'predict(batched=False) got a {type(x).__name__}: expected one sample, which '
+                    'is a tensor, array, text or number, or a tuple or mapping of them')
 
 # %% ../../nbs/loop/14_parts.ipynb #2fee0aad
 class _InBatches:
@@ -102,7 +102,7 @@ def several(learn: Any, inputs: tuple) -> Any:
     return loader_for(learn, inputs)
 
 def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
-    "Make a loader of what `predict` gets; return it, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
+    "Return a loader of what `predict` gets, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
     if isinstance(data, (str, PathLike)): raise TypeError(
         f'predict got the text {str(data)[:40]!r}: pass a list of texts, or one with batched=False')
     is_frame, has_own = hasattr(data, 'iloc'), learn.is_own('predict_step')
@@ -118,22 +118,9 @@ def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
     is_bare = isinstance(data, Tensor) or hasattr(data, '__array__')
     return loader_for(learn, (data,) if is_bare else data), 'bare' if is_bare else ''
 
-def _check_loader(learn: Any, name: str) -> None:
-    "Make a loader of what was assigned since, and refuse an empty one"
-    dl = loader_for(learn, getattr(learn, name), name == 'train_dl')
-    setattr(learn, name, dl)
-    is_own = learn.is_own('train_step') or name == 'valid_dl' and learn.is_own('eval_step')
-    loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} if sets_of(dl) else {name: dl}
-    for name, o in loaders.items():
-        if adapter_of(o).parts and not is_own: raise TypeError(
-            f'{name} is {o}, whose batches are dicts by loader, which the default step cannot take: '
-            'pass train_step=f(batch, learn), with batch[name] for each')
-        if o is not None and length(o) == 0:
-            raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
-
 # %% ../../nbs/loop/14_parts.ipynb #p00000a2
 def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
-    "Return the names of classes that a dataset, an object in `state`, or the model knows by an attribute `classes`"
+    "Return the attribute `classes` of a dataset, an object in `state`, or the model"
     loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
     for o in (*loaders, *learn.objects.values(), learn.model):
         while o is not None:
@@ -142,8 +129,22 @@ def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
     return None
 
 # %% ../../nbs/loop/14_parts.ipynb #2f1051ee
+def _check_loader(learn: Any, name: str) -> None:
+    "Make a loader of what was assigned since, and refuse an empty one"
+    dl = loader_for(learn, getattr(learn, name), name == 'train_dl')
+    setattr(learn, name, dl)
+    is_own = learn.is_own('train_step') or name == 'valid_dl' and learn.is_own('eval_step')
+    loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} if sets_of(dl) else {name: dl}
+    for name, o in loaders.items():
+        if adapter_of(o).parts and not is_own: raise TypeError(
+            f'{name} is {o}, whose batches are dicts by loader, which the default step cannot '
+            'take: pass train_step=f(batch, learn), with batch[name] for each')
+        if o is not None and length(o) == 0:
+            raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
+
 def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     "Check before a fit that the parts fit together"
+    learn._check_use()
     if learn.is_fitting: raise RuntimeError('this learner is in a fit already')
     if learn.train_dl is None:
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
@@ -155,7 +156,9 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
         'there is no optimizer: the model had no parameters when the learner was made; set learn.opt')
     learn.metrics = as_metrics(learn.metrics)
     check_sets(sets_of(learn.valid_dl), learn.metrics)
+    learn._set_opts(learn.opts)
 
+# %% ../../nbs/loop/14_parts.ipynb #917e3cf9
 def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"
     tensors = chain.from_iterable(chain(o.named_parameters(), o.named_buffers()) for o in trained(learn))
@@ -167,8 +170,8 @@ def refuse_script(model: nn.Module, what: str) -> None:
     "Refuse TorchScript, whose modules cannot be copied, wrapped or watched"
     for name, m in model.named_modules():
         if isinstance(m, torch.jit.ScriptModule): raise ValueError(
-            f'{name or "the model"} is TorchScript, which {what} cannot copy or look into: train the Python module '
-            'that it was made of, and script that afterwards')
+            f'{name or "the model"} is TorchScript, which {what} cannot copy or look into: train '
+            'the Python module that it was made of, and script that afterwards')
 
 # %% ../../nbs/loop/14_parts.ipynb #bdb36453
 def is_plain(learn: Any) -> bool:
@@ -176,7 +179,7 @@ def is_plain(learn: Any) -> bool:
     return type(learn).__module__.startswith('trainer_nb.')
 
 def elsewhere(name: str, where: str) -> property:
-    "Make an attribute that refuses to be set, and says `where` to set it instead; a subclass may have it"
+    "Make an attribute that refuses to be set, and says `where` instead; a subclass may have it"
     def get(learn):
         if name in vars(learn): return vars(learn)[name]
         raise AttributeError(f'a learner has no {name}: {where}')
@@ -187,13 +190,14 @@ def elsewhere(name: str, where: str) -> property:
 
 def check_attributes(learn: Any, known: frozenset[str]) -> None:
     "Refuse attributes that a learner does not have; a subclass may have others"
-    for name in vars(learn).keys() - known if is_plain(learn) else ():
+    if not is_plain(learn): return
+    for name in vars(learn).keys() - known:
         if hasattr(type(learn), name) or name.startswith('_'): continue
         hint = did_you_mean(name, [o for o in dir(learn) if o != name])
         raise missing_name(
-            learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep what is yours in '
-            f'learn.config, in Learner(state={{...}}) if it changes, or in a subclass, '
-            f'and remove this, del learn.{name}')
+            learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep '
+            f'what is yours in learn.config, in Learner(state={{...}}) if it changes, or in a '
+            f'subclass, and remove this, del learn.{name}')
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000006
 class _Values:
@@ -208,7 +212,7 @@ class _Values:
         self.values.update({k: o.to(devices[k]) if k in devices else o for k, o in state.items()})
 
 def as_objects(state: Any) -> Any:
-    "Make objects of dicts of plain values in what `Learner(state=...)` is given, which may be such a dict itself"
+    "Make objects of dicts of plain values in `Learner(state=...)`, which may be such a dict itself"
     if type(state) in (list, tuple): return [_Values(o) if type(o) is dict else o for o in state]
     if type(state) is not dict: return state
     is_named = any(hasattr(o, 'state_dict') or type(o) is dict for o in state.values())
@@ -219,7 +223,7 @@ def as_objects(state: Any) -> Any:
 def describe_learner(learn: Any) -> str:
     "Describe model, optimizers and progress in a line"
     params = set(trained_parameters(learn))
-    is_known = not any(map(is_lazy, params))        # lazy layers have no shapes before their first batch
+    is_known = not any(map(is_lazy, params))  # lazy layers have no shapes before their first batch
     n = f'{sum(p.numel() for p in params):,} parameters' if is_known else 'parameters of unknown shapes'
     with_loss = len(trained(learn)) > 1 and any(True for _ in learn.loss_fn.parameters())
     name = type(learn.model).__name__ + (f' with {type(learn.loss_fn).__name__}' if with_loss else '')

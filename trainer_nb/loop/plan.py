@@ -22,7 +22,7 @@ def as_count(name: str, value: Any) -> int:
     return value
 
 def as_rate(name: str, value: Any) -> Any:
-    "Return `value`, a number or 0-d tensor; raises TypeError or ValueError unless it is finite and above 0"
+    "Return a finite number or 0-d tensor above 0; raises TypeError or ValueError"
     if isinstance(value, (bool, str)) or not hasattr(value, '__float__'):
         raise TypeError(f'{name} is {value!r}: expected a number above 0')
     if not 0 < float(value) < math.inf: raise ValueError(f'{name} is {value}: expected a finite number above 0')
@@ -30,7 +30,7 @@ def as_rate(name: str, value: Any) -> Any:
 
 # %% ../../nbs/loop/12_plan.ipynb #bddc632a
 def fit_rates(lr: Any, opts: Any) -> dict[str, Any]:
-    "Return the learning rates of a fit by the names of the optimizers `opts`; raises TypeError or ValueError"
+    "Return the learning rates of a fit by names of optimizers; raises TypeError or ValueError"
     if lr is None: return {}
     expected = f'lr is {lr}: expected a number above 0, or a dict of them by optimizer'
     if callable(lr) or lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys(): raise ValueError(
@@ -109,7 +109,7 @@ class Plan:
     idle: int = 0                    # batches and epochs since then without a step
 
     def check(self, **loaders: Any) -> None:
-        "Refuse what does not fit together, and `loaders`, by name, that cannot be read as often; raises ValueError"
+        "Refuse what does not fit together, and loaders to be read too often; raises ValueError"
         if (self.n_epochs is None) == (self.max_steps is None):
             raise ValueError('fit takes either n_epochs or max_steps')
         for name in 'n_epochs', 'max_steps', 'valid_every', 'valid_every_epochs':
@@ -119,8 +119,8 @@ class Plan:
         for name, dl in loaders.items():
             is_once = hasattr(dl, '__next__') and type(dl).__module__ in ('builtins', 'itertools')  # others may restart
             if is_once and (n := self.n_epochs or 1) > 1: raise ValueError(
-                f'{name} is a {type(dl).__name__}, which can be read once, and {n} epochs read it {n} times: '
-                'pass a list, or an object whose __iter__ begins anew')
+                f'{name} is a {type(dl).__name__}, which can be read once, and {n} epochs read it '
+                f'{n} times: pass a list, or an object whose __iter__ begins anew')
         if self.on_interrupt not in ('raise', 'return'):
             raise ValueError(f"on_interrupt is {self.on_interrupt!r}: expected 'raise' or 'return'")
         resume = self.resume
@@ -151,13 +151,13 @@ class Plan:
         return self.end_step is None or state.optimizer_step < self.end_step
 
     def validates(self, state: Any) -> bool:
-        "Return whether the epoch that is open ends with a validation pass; the last one always does"
+        "Return whether the open epoch ends with a validation pass; the last one always does"
         epoch = state.epoch + 1
         is_last = epoch == self.end_epoch or self.end_step is not None and state.optimizer_step >= self.end_step
         return is_last or not epoch % (self.valid_every_epochs or 1)
 
     def check_progress(self, state: Any) -> None:  # raises RuntimeError
-        "Between two epochs, raise an error if no optimizer has stepped for long; a scaler may skip some steps at first"
+        "Raise an error if no optimizer has stepped for long; a scaler may skip some steps at first"
         n = state.optimizer_step
         self.idle = self.idle + 1 + state.batch_idx if n == self.stepped_at else 0
         self.stepped_at = n

@@ -28,7 +28,7 @@ from .hook_table import Hooked
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
-from .parts import check_shapes
+from .parts import check_parts, check_shapes
 from .snapshot import Snapshot
 from .steps import loss_weight
 
@@ -39,7 +39,7 @@ _BUSY = {'logging', 'threading', 'queue', 'multiprocessing', 'concurrent', 'asyn
 _MOST = 100         # items of a collection to follow: the samples of a data set are many
 
 def _attributes(o):
-    "Return the dict of an object's attributes, None without one; `__getattr__` of a proxy is not called"
+    "Return the dict of an object's attributes, or None, without `__getattr__` of a proxy"
     try: res = object.__getattribute__(o, '__dict__')
     except AttributeError: return None
     return res if type(res) is dict else None
@@ -55,7 +55,9 @@ def _inside(o):
     if isinstance(o, MethodType): return [o.__self__]
     if isinstance(o, partial): return [o.func, o.args, o.keywords]
     if isinstance(o, (*_LEAVES, FunctionType)) or _is_busy(type(o)): return []
-    items = o.values() if isinstance(o, Mapping) else o if isinstance(o, (list, tuple, set, deque)) else ()
+    items = []
+    if isinstance(o, Mapping): items = o.values()
+    elif isinstance(o, (list, tuple, set, deque)): items = o
     return [*islice(items, _MOST), *(_attributes(o) or {}).values()]
 
 def _owned(roots):
@@ -72,10 +74,10 @@ def _owned(roots):
 
 # %% ../../nbs/loop/20_sandbox.ipynb #5b0982e8
 def _parts(learn, dls):
-    "Return what a step may change: what modules, loaders, steps of a subclass and the user's own hooks hold"
+    "Return what modules, loaders, steps of a subclass and the user's own hooks hold"
     steps = [f for f in (learn.train_step, learn.eval_step, learn.loss_fn) if not isinstance(f, FunctionType)]
     steps = [f for f in steps if getattr(f, '__self__', None) is not learn]
-    mine = [v for k, v in vars(learn).items() if k not in learn._known]      # attributes of a subclass
+    mine = [v for k, v in vars(learn).items() if k not in learn._known]  # attributes of a subclass
     hooks = [vars(h) for h in learn.hooks if not _is_library(type(h))]
     return _owned([*trained(learn), *dls, *steps, *mine, *hooks])
 
@@ -89,14 +91,14 @@ def _collections(parts):
         elif (held := _attributes(o)) is not None: yield held
 
 def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
-    "Capture a learner with everything that it owns; without the loaders if their passes may be open"
+    "Capture a learner with all that it owns; without loaders if their passes may be open"
     check_shapes(learn, 'a dry run')
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     parts = _parts(learn, dls)
     held = []
     for m in dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn))):
         held += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
-    data = {id(o) for o in _owned(dls) if isinstance(o, Tensor)} - set(map(id, held))     # not copied
+    data = {id(o) for o in _owned(dls) if isinstance(o, Tensor)} - set(map(id, held))  # not copied
     tensors = [*held, *(o for o in parts if isinstance(o, Tensor) and id(o) not in data)]
     before = Snapshot().generators(parts).rng(*dls).objects(learn.objects.values())
     before.places([vars(learn), *map(vars, opts), *_collections(parts)]).tensors(tensors, no_grad=True)
@@ -126,7 +128,7 @@ def _undisturbed(asked):
 _INSIDE = {*STEPS, 'before_step', 'after_pred', 'after_loss', 'after_backward'}
 
 def _takes_part(hook):
-    "Return whether the hook takes part in dry runs: it says so, is of the user's own class, or acts inside a step"
+    "Return whether a hook takes part in dry runs: it says so, is the user's, or acts in a step"
     if hook.in_dry_run is not None: return hook.in_dry_run
     if isinstance(hook, MainProcessHook): return False
     return next(filter(_is_library, type(hook).__mro__)) is Hook or bool(_INSIDE & set(points(hook)))
@@ -148,29 +150,27 @@ def _left_out(hooks):
     names = ', '.join(h.name for h in hooks if not _is_library(type(h)) and h.in_dry_run is None)
     return f'; {names} took no part: set `in_dry_run = True` in a hook that steps need' if names else ''
 
-# %% ../../nbs/loop/20_sandbox.ipynb #1cfbf2fe
-class DryRun:
-    "Training batches, one by one, by a twin of the learner"
-    def __init__(self,
-        learn: Any,             # the twin, a `Learner`
-        interrupts: Interrupts,
-    ):
-        self.learn, self.interrupts = learn, interrupts
-        self.pass_, self.n_passes = None, 0
-        self.losses, self.n = None, 0       # of the latest batch
-
+# %% ../../nbs/loop/20_sandbox.ipynb #b6a359f6
+class _Latest:
+    "Losses and weight of the latest batch, which the loop adds as to an epoch's `Accumulator`"
+    latest: Any = (None, 0)
     looked = False
-
-    # the loop uses a dry run in place of an epoch's `Accumulator`
     copied = staticmethod(without_graph)
 
     def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
-        self.losses, self.n = losses, loss_weight(result, n)
+        self.latest = losses, loss_weight(result, n)
 
     def record(self, name: str, value: Any, mean: bool = False) -> None: pass
     def forget(self) -> None: pass
     def take(self, result: Any, n: Any) -> None: pass
     def undo(self) -> None: pass
+
+# %% ../../nbs/loop/20_sandbox.ipynb #1cfbf2fe
+class DryRun:
+    "Training batches, one by one, by a twin of the learner"
+    def __init__(self, learn: Any, interrupts: Interrupts):
+        self.learn, self.interrupts, self.sums = learn, interrupts, _Latest()
+        self.pass_, self.n_passes = None, 0
 
     def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor without grad, or dict of them for a step
                                                 # that yields, or None if the step was cancelled; int or 0-d tensor
@@ -180,16 +180,16 @@ class DryRun:
     def _train_batch(self, learn):
         while True:
             if is_new := self.pass_ is None: self._open_pass()
-            self.losses, self.n = None, 0
+            self.sums.latest = None, 0
             try:
                 for batch in self.pass_:
                     learn.phase.run(learn, [batch])
-                    return self.losses, self.n
+                    return self.sums.latest
             except CancelEpoch:
                 for opt in learn.opts.values(): opt.zero_grad()
                 learn.phase.clear()
                 self.pass_, self.n_passes = None, 0
-                return self.losses, self.n
+                return self.sums.latest
             if is_new: raise ValueError('train_dl yielded no batch: is it empty?')
             self.pass_ = None
 
@@ -230,7 +230,7 @@ def _twin(learn, copies, asked):
 # %% ../../nbs/loop/20_sandbox.ipynb #fb22b8e0
 @contextmanager
 def without_hooks(learn: Any) -> Iterator[Any]:
-    "Compute steps of a twin without hooks, in the phase that runs; restore everything but the loaders afterwards"
+    "Compute steps of a twin without hooks in the phase that runs; restore all but the loaders"
     before, twin = _snapshot_of(learn, has_loaders=False), _twin(learn, {}, deque())
     twin.calls, twin.world = Calls([]), learn.world     # of its ranks
     try:
@@ -239,10 +239,10 @@ def without_hooks(learn: Any) -> Iterator[Any]:
 
 def check_ready(learn: Any) -> None:
     "Refuse parts that do not fit together, and training data that cannot be read again"
-    learn._check_parts()
+    check_parts(learn)
     if hasattr(learn.train_dl, '__next__'): raise ValueError(
-        f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches would be lost. '
-        'Pass something that can be read again.')
+        f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches '
+        'would be lost. Pass something that can be read again.')
 
 @contextmanager
 def dry_run(learn: Any) -> Iterator[DryRun]:

@@ -41,8 +41,9 @@ def _variables(e):
         code = entry.tb_frame.f_code
         where = getattr(code, 'co_qualname', code.co_name)
         for name, value in entry.tb_frame.f_locals.items():
-            parts = value if isinstance(value, (list, tuple)) else [*value.values()] if type(value) is dict else [value]
-            for o in parts[:20]:
+            if type(value) is dict: value = [*value.values()]
+            if not isinstance(value, (list, tuple)): value = [value]
+            for o in value[:20]:
                 if isinstance(o, Tensor): yield f'`{name}` in {where}', o
 
 def _named(learn):
@@ -55,11 +56,12 @@ def _named(learn):
     for opt in learn.opts.values():
         for p in parameters(opt):
             state = opt.state.get(p, {})
-            for k, o in state.items() if isinstance(state, Mapping) else ():
+            if not isinstance(state, Mapping): continue
+            for k, o in state.items():
                 if isinstance(o, Tensor): yield f'{k} of {names.get(p, "a parameter")}', o
 
 def _largest_tensors(learn: Any, e: BaseException, most: int = 4) -> list[tuple[str, Tensor]]:
-    "Find the largest tensors that have a name, in the learner and the frames of an error, largest first"
+    "Find the largest tensors with a name, in the learner and the frames of an error, largest first"
     found = {}
     for name, t in (*_named(learn), *_variables(e)):
         if t.layout is not torch.strided or not t.numel() or hasattr(t, 'to_local'): continue

@@ -34,7 +34,7 @@ def needed_names(f: Any) -> list[str]:
 
 # %% ../../nbs/loop/06_steps.ipynb #5a1f0e01
 def check_parameters(f: Callable, needed: Sequence[str], optional: Sequence[str], what: str) -> int:
-    """Check that `f` takes arguments of these names by position; return how many of the optional ones it names
+    """Check that `f` takes these arguments by position; return how many optional ones it names
 
     Names in `needed` are only for the message, which begins with `what`. Raises TypeError.
     """
@@ -62,8 +62,8 @@ def unpack(batch: Any, loss_fn: Callable | None) -> tuple[Sequence, dict, Any]:
         return (), {k: v for k, v in batch.items() if loss_fn is None or k != key}, batch.get(key)
     if loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
     kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
-    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes (inputs..., target) '
-                    'or a mapping. Write a train_step for other batches.')
+    raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes '
+                    '(inputs..., target) or a mapping. Write a train_step for other batches.')
 
 # %% ../../nbs/loop/06_steps.ipynb #ab9a5a32
 _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss.forward
@@ -86,15 +86,16 @@ def on_host(t: Tensor) -> bool:
     "Return whether a tensor can be read without waiting for a device"
     return t.is_cpu
 
+# %% ../../nbs/loop/06_steps.ipynb #786a3006
 class Uncounted(NamedTuple):
     "Targets on a device, some of which may be ignored: those of many batches are counted together"
     targ: Tensor
     ignored: int
 
 class Divisor:
-    """What the mean of torch's `cross_entropy` or `nll_loss` divides by: the weights of the targets that count
+    """What torch's `cross_entropy` or `nll_loss` divides a mean by: weights of targets that count
 
-    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean, without weights.
+    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean.
     """
     def __init__(self, loss_fn: Callable | None):
         self.ignored = ignored_id(loss_fn)
@@ -105,7 +106,7 @@ class Divisor:
         held = getattr(loss_fn, '_buffers', {})             # where a hook may put other weights
         self.options = held if 'weight' in held else {'weight': loss_option(loss_fn, 'weight') if is_mean else None}
 
-    def __call__(self, targ: Any) -> Any:   # number, 0-d tensor or `Uncounted`; None for another loss
+    def __call__(self, targ: Any) -> Any:   # number, 0-d tensor, `Uncounted`; None for another loss
         if not self.is_known or type(targ) is not Tensor or targ.is_floating_point(): return None
         weight = self.options['weight']
         if weight is None and not torch.compiler.is_compiling():
@@ -115,7 +116,7 @@ class Divisor:
         return torch.where(counted, weight[torch.where(counted, targ, 0).long()], 0).sum()
 
 def _count(targ, ignored):
-    "Count the targets on the host that are not ignored; of a few, Python does that in a fraction of torch's time"
+    "Count the targets on the host that are not ignored; of a few, Python does that faster"
     if targ.ndim != 1 or targ.numel() > 128: return torch.count_nonzero(targ != ignored).item()
     ids = targ.tolist()
     return len(ids) - ids.count(ignored)
@@ -124,7 +125,7 @@ def _wide(n): return n.to(torch.float32 if n.device.type == 'mps' else torch.flo
 
 # %% ../../nbs/loop/06_steps.ipynb #36437c4d
 def count_targets(found: Sequence) -> list:
-    "Replace weights that are `Uncounted` by the numbers of targets that count, those of one shape together"
+    "Replace weights that are `Uncounted` by numbers of targets, those of one shape together"
     if Uncounted not in set(map(type, found)): return [*found]
     res, alike = [*found], {}
     for i, o in enumerate(found):
@@ -147,7 +148,7 @@ def loss_weight(
 
 # %% ../../nbs/loop/06_steps.ipynb #3b129c9e
 def _own_loss(out):
-    "Return the loss in a model's output, an entry or an attribute; raises ValueError if there is none"
+    "Return the loss in a model's output, an entry or an attribute; raises ValueError"
     loss = out.get('loss') if isinstance(out, Mapping) else getattr(out, 'loss', None)
     if loss is None:
         raise ValueError(f'there is no loss_fn, and the model returned a {type(out).__name__} without a `loss`: '
@@ -160,7 +161,7 @@ def _fields(o):
     return {name: getattr(o, name) for name in names}
 
 class DefaultResult:
-    "Makes the result of the default step for a loss function, eager or compiled; its options are read once"
+    "Makes the result of the default step for a loss function, whose options are read once"
     def __init__(self, loss_fn: Callable | None):
         self.loss_fn, divisor = loss_fn, Divisor(loss_fn)
         self.divisor = divisor if divisor.is_known else None
@@ -169,7 +170,7 @@ class DefaultResult:
     def __call__(self, pred: Any, targ: Any, kwargs: dict | None) -> dict:
         """Return loss, prediction and target, and the entries of batches and outputs with names
 
-        Some losses add their weight, 'loss_n', and the target that they do not count, 'ignored', if it is not -100.
+        Some losses add their weight, 'loss_n', and the target that does not count, 'ignored', if not -100.
         """
         loss_fn = self.loss_fn
         res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
@@ -178,8 +179,8 @@ class DefaultResult:
             labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
             if (n := self.divisor(labels)) is not None: res['loss_n'] = n
         if kwargs is None and type(pred) is Tensor: return res      # fast path
-        fields = pred if isinstance(pred, Mapping) else _fields(pred) if loss_fn is None else {}
-        found = {**(kwargs or {}), **fields, **res}
+        if not isinstance(pred, Mapping): pred = _fields(pred) if loss_fn is None else {}
+        found = {**(kwargs or {}), **pred, **res}
         return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
 
 # %% ../../nbs/loop/06_steps.ipynb #ret0rned1
@@ -191,9 +192,9 @@ def is_number(value: Any) -> bool:
     return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
 
 class Returned:
-    """The numbers that a step returns beside its loss, each a column; a key is judged when it first has a value
+    """The numbers that a step returns beside its loss, each a column; judged at a key's first value
 
-    No columns are `others`, and what `inputs()` says that the default step passes on from the current batch.
+    No columns are `others`, and what the default step passes on from the batch, by `inputs()`.
     """
     def __init__(self, others: Iterable[str] = (), inputs: Callable = tuple):
         self.names: dict[str, None] = {}        # of the columns, in the order in which they came
@@ -205,14 +206,10 @@ class Returned:
         for name, value in result.items():
             if value is None or name in self.others: continue
             if not is_number(value): self._refuse(name, value)
-            elif name in self.names or self._is_new(name): found[name] = value
+            elif name in self.names or isinstance(name, str) and name not in self.inputs():
+                self.names[name], found[name] = None, value
+            else: self.others.add(name)
         return found
-
-    def _is_new(self, name):
-        "Add a column, unless the value is an input"
-        if isinstance(name, str) and name not in self.inputs(): self.names[name] = None
-        else: self.others.add(name)
-        return name in self.names
 
     def _refuse(self, name, value):
         "Leave out a key whose value is no number; warn if it was one before"
@@ -228,11 +225,11 @@ class Returned:
 
 # %% ../../nbs/loop/06_steps.ipynb #74f32a11
 def is_sum(loss_fn: Any) -> bool:
-    "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or `partial(F.mse_loss, reduction='sum')`"
+    "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or a `partial`"
     return loss_option(loss_fn, 'reduction') == 'sum'
 
 def is_summed(learn: Any) -> bool:
-    "Return whether the loss of a batch is a sum over its samples: `loss_fn` says so, or `learn.result['reduction']`"
+    "Return whether the loss of a batch is a sum, by `loss_fn` or `learn.result['reduction']`"
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
     if not is_sum(learn.loss_fn): return False
     return not (learn.is_own('train_step') or not learn.training and learn.is_own('eval_step'))

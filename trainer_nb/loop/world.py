@@ -18,7 +18,7 @@ from ..data import adapter_of
 
 # %% ../../nbs/loop/08_world.ipynb #f744ef12
 class World:
-    "The ranks of a fit, and what they exchange: here, a single process; the wing `parallel` has subclasses"
+    "The ranks of a fit, and what they exchange: here, a single process; `parallel` has subclasses"
     rank, size = 0, 1       # rank of this process; world size
     n = total = 0           # samples of the current batch: on this rank, on all ranks
     is_padding = False      # the batch only keeps the ranks in step, and does not count
@@ -47,7 +47,7 @@ class World:
     def merged(self, metric: Any) -> Any: return metric # a metric object that computes over the batches of all ranks
     def rng_states(self, state: Any) -> Any: return state   # for this rank, made from a state that all ranks share
     def whole(self, x: Tensor) -> Tensor: return x      # one that may be sharded, whole
-    def collect(self, state: Any) -> Any: return state  # the same for each tensor, on the main process
+    def collect(self, state: Any) -> Any: return state  # the same for each tensor, on rank 0
     def split(self, opt: Any, state: Any) -> Any: return state  # an optimizer's whole state, sharded to be loaded
     def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
     def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
