@@ -1,8 +1,8 @@
 "A student learns from a teacher in evaluation mode, which stays as it is (Hinton et al. 2015)"
 import torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
+from programs import loaders
 from trainer_nb.all import Freeze, Learner, accuracy
 
 N_EPOCHS = 2
@@ -17,13 +17,6 @@ def both():
     nets['teacher'].requires_grad_(False).eval()
     return nets
 
-def points(n, seed):
-    x = torch.randn(n, 5, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(x, x[:, :3].argmax(1))
-
-def loaders():
-    return DataLoader(points(48, 1), batch_size=8, shuffle=True), DataLoader(points(20, 2), batch_size=8)
-
 def kd_loss(student, teacher, labels, t=4., alpha=.7):
     soft = F.kl_div(F.log_softmax(student/t, 1), F.softmax(teacher/t, 1), reduction='batchmean')
     return alpha*t*t*soft + (1 - alpha)*F.cross_entropy(student, labels)
@@ -34,7 +27,7 @@ def plain():
     torch.manual_seed(0)
     nets = both()
     student, teacher = nets['student'], nets['teacher']
-    train_dl, valid_dl = loaders()
+    train_dl, valid_dl = loaders(48)
     opt = torch.optim.Adam(student.parameters(), lr=1e-2)
     losses, accuracies = [], []
     for epoch in range(N_EPOCHS):
@@ -65,4 +58,4 @@ def learner(hooks=(), **kwargs):
     nets = both()
     opt = torch.optim.Adam(nets['student'].parameters(), lr=1e-2)
     hooks = [Freeze('teacher', in_eval=True), *hooks]       # a fit puts the whole model into training mode
-    return Learner(nets, *loaders(), train_step=step, optim=opt, metrics=[accuracy], hooks=hooks, **kwargs)
+    return Learner(nets, *loaders(48), train_step=step, optim=opt, metrics=[accuracy], hooks=hooks, **kwargs)
