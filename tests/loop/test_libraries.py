@@ -1,4 +1,4 @@
-"""Programs of other libraries, each as its documentation has it and with a `Learner`: equal bit for bit, and shorter
+"""Programs of other libraries, each as its documentation has it and with a `Learner`: equal bit for bit
 
 Each function makes a model, its loaders, the loop by hand, which yields its values, and the same with a `Learner`.
 `make programs` installs the libraries; without one, its program is skipped. `partial(Adam)` is the plain form of an
@@ -505,10 +505,6 @@ REFUSED = {     # by `results` or `report`
     'gpytorch': 'learn.results.keep=f. can reduce',
     'pytorch_metric_learning': 'weights of its own', 'lightly': 'compares samples with one another'}
 
-def n_lines(f):
-    "Lines of code of a function without its first one"
-    return sum(bool(o.strip()) for o in inspect.getsource(f).splitlines()[1:])
-
 def started(make, loaders, loop):
     "(model, what the loop returns)"
     random.seed(0)
@@ -527,7 +523,7 @@ def program(request):
     for column, value in values: said.setdefault(column, []).append(value)
     _, (learn, n_epochs, *best) = started(make, loaders, ours)
     learn.fit(n_epochs, keep_best=best[0] if best else False)
-    return SimpleNamespace(name=name, plain=plain, ours=ours, by_hand=by_hand, said=said, learn=learn,
+    return SimpleNamespace(name=name, by_hand=by_hand, said=said, learn=learn,
                            again=lambda: started(make, loaders, ours)[1][0])
 
 def test_weights_and_values_are_those_of_the_loop(program):
@@ -537,10 +533,6 @@ def test_weights_and_values_are_those_of_the_loop(program):
     for name, values in program.said.items():
         if len(values) > len(epochs['epoch']): assert [*steps[name]] == values, name
         else: assert epochs[name] == pytest.approx(values, rel=1e-6), name
-
-def test_it_takes_at_most_six_tenths_of_the_lines(program):
-    "The last one for `fit`"
-    assert n_lines(program.ours) + 1 <= .6*n_lines(program.plain)
 
 def test_it_is_saved_shown_and_proved(program, tmp_path):
     learn, dl = program.learn, program.learn.valid_dl or [*program.learn.train_dl]
