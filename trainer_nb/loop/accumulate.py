@@ -34,8 +34,7 @@ class Measures:
         missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out; None: none
     ):
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
-        self.looked = False     # they have seen the current batch, or parts of it
-        self.before = None      # their states before that
+        self.before = None      # their states before the current batch, if they have seen it, or parts of it
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
 
@@ -48,22 +47,21 @@ class Measures:
 
     def see_part(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
         "Pass a part of the current batch to the metrics, in a way that `undo` takes back"
-        if not self.looked: self.before = self._states()
+        if self.before is None: self.before = self._states(deepcopy)
         self.see(result, n, counts)
-        self.looked = True
 
     def keep(self) -> None:
         "The current batch is done: keep what was seen of it"
-        self.looked, self.before = False, None
+        self.before = None
 
     def undo(self) -> None:
         "Take what was seen of the current batch out of the metrics"
-        if self.looked: self._set_states(*self.before)
+        if self.before is not None: self._set_states(**self.before)
         self.keep()
 
-    def _states(self):
-        averages = {o.metric.name: o.state_dict() for o in self.averages}
-        return averages, {m.name: deepcopy(object_state(o)) for m, o in self.objects}
+    def _states(self, copied=lambda state: state):
+        return {'averages': {o.metric.name: o.state_dict() for o in self.averages},
+                'objects': {m.name: copied(object_state(o)) for m, o in self.objects}}
 
     def _set_states(self, averages, objects):
         for o in self.averages: o.load_state_dict(averages[o.metric.name])
@@ -85,8 +83,7 @@ class Measures:
 
     def state_dict(self) -> dict:
         "Return the state"
-        return {'left_out': sorted(self.left_out), 'averages': {o.metric.name: o.state_dict() for o in self.averages},
-                'objects': {m.name: object_state(o) for m, o in self.objects}}
+        return {'left_out': sorted(self.left_out), **self._states()}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
@@ -151,10 +148,6 @@ def _means(world, sums):
     for (columns, _), (*totals, weight) in zip(sums, _read(world, [o for _, o in sums])):
         for name, o in zip(columns, totals): yield name, (o/weight if weight else math.nan, weight)
 
-def _union(world, lists):
-    "Return the names in each of some lists on any of several ranks: a loss may be in few batches"
-    return [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*world.all_gather(lists))]
-
 def _of_all_ranks(world, averages):
     "Return the (columns, sums) of this rank, with zeros for those that only others of several ranks have"
     found = world.all_gather([None if o is None else columns for columns, o in averages])
@@ -217,7 +210,7 @@ class Accumulator:
 
         The weight is the number of samples or the step's 'n'; some losses have their own.
         """
-        if self.measures.looked: self.measures.keep()
+        if self.measures.before is not None: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
         if not self.returned.others.issuperset(result): loss = self._beside(loss, self.returned.of(result))
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
@@ -245,7 +238,7 @@ class Accumulator:
     @property
     def looked(self) -> bool:
         "Whether the metrics have seen the current batch, or parts of it"
-        return self.measures.looked
+        return self.measures.before is not None
 
     def look(self, result: Mapping, n: float | Tensor) -> None:
         "Pass the first batch to the metrics before `add`, so that errors in them show before training"
@@ -294,7 +287,6 @@ class Accumulator:
 
     def _pack_extras(self, weights):
         "Pack the recorded values; return columns for the history"
-        if not self.extras: return {}
         n, extras, self.extras, res = len(weights), self.extras, {}, {}
         for name, values in extras.items():
             if n in values: self.extras[name] = {0: values[n]}      # of the current batch, which is not done
@@ -302,8 +294,7 @@ class Accumulator:
             if not there: continue
             found = [values[i] for i in there]
             if name in self.with_mean: self._pack(name, found, [weights[i] for i in there])
-            are_numbers = not any(isinstance(o, Tensor) for o in found)      # they stay exact
-            if self.history is not None: res[name] = _spread(found if are_numbers else stack_scalars(found), there, n)
+            res[name] = _spread(scalars(found), there, n)
         return res
 
     def _share(self, chunks, losses, weights):
@@ -363,8 +354,9 @@ class Accumulator:
         self.pack()
         if not self.n_packed: return {}
         names, averages = self.sums, [(o.columns, o.result()) for o in self.measures.averages]
-        if self.world.size > 1:
-            names, self.shared = _union(self.world, [[*names], [*dict.fromkeys(name for name, *_ in self.shares)]])
+        if self.world.size > 1:     # a loss may be in few batches, of few ranks
+            found = self.world.all_gather([[*names], [*dict.fromkeys(name for name, *_ in self.shares)]])
+            names, self.shared = ([*dict.fromkeys(chain.from_iterable(same))] for same in zip(*found))
             averages = _of_all_ranks(self.world, averages)
         sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [o for o in averages if o[1] is not None]

@@ -16,6 +16,17 @@ from torch import Tensor
 
 from ..base import check_kinds, common_device
 
+# %% ../../nbs/loop/27_series.ipynb #5e71e507
+def _as_tensor(values):
+    if isinstance(values, Tensor): return values
+    return torch.frombuffer(values[:], dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
+
+def _as_array(t):
+    "Copy the values of a tensor to the host"
+    res = array('d', bytes(8*len(t)))
+    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t.cpu())
+    return res
+
 # %% ../../nbs/loop/27_series.ipynb #1b46cb99
 SERIES_KINDS = {'n': int, 'host': Tensor, 'chunks': [[(int, Tensor)]]}
 
@@ -79,16 +90,6 @@ class Series:
         self.chunks = [(i, o if isinstance(o, Tensor) and o.device.type != 'cpu' else on_host(o))
                        for i, o in state['chunks']]
 
-def _as_tensor(values):
-    if isinstance(values, Tensor): return values
-    return torch.frombuffer(values[:], dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
-
-def _as_array(t):
-    "Copy the values of a tensor to the host"
-    res = array('d', bytes(8*len(t)))
-    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t.cpu())
-    return res
-
 # %% ../../nbs/loop/27_series.ipynb #306c6291
 _CODES = {float: 1, int: 2}      # code of a value's type in packed rows; 0: missing, or in `rest`
 
@@ -98,14 +99,9 @@ def pack_rows(rows: Sequence[Mapping]) -> dict:
     values, kinds, rest = array('d'), bytearray(), []
     for name in names:
         column = [row.get(name) for row in rows]
-        types = set(map(type, column))
-        if types <= {float}: kind = b'\x01'*len(rows)
-        elif types <= {int} and -2**53 <= min(column) <= max(column) <= 2**53: kind = b'\x02'*len(rows)
-        else:
-            kind = bytes(0 if type(v) is int and abs(v) > 2**53 else _CODES.get(type(v), 0) for v in column)
-            rest += [(i, name, rows[i][name]) for i, k in enumerate(kind) if not k and name in rows[i]]
-            column = [v if k else math.nan for v, k in zip(column, kind)]
-        values.extend(column)
+        kind = bytes(0 if type(v) is int and abs(v) > 2**53 else _CODES.get(type(v), 0) for v in column)
+        rest += [(i, name, rows[i][name]) for i, k in enumerate(kind) if not k and name in rows[i]]
+        values.extend(v if k else math.nan for v, k in zip(column, kind))
         kinds += kind
     shape = len(names), len(rows)
     kinds = torch.frombuffer(kinds, dtype=torch.uint8) if kinds else torch.zeros(0, dtype=torch.uint8)
