@@ -16,12 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, listed
-from trainer_nb.draw import (
-    current_cell, html_table, marimo_outputs, marimo_view, show_bundle, text_table
-)
+from ..base import check_kinds
+from ..draw import current_cell, marimo_outputs, marimo_view, show_bundle
 from .metrics import best_row
-from .epoch_table import as_cells, by_column, format_cell, narrowed, picked_rows
+from .epoch_table import EpochTable, by_column, format_cell
 from .plot import Plot
 from .series import SERIES_KINDS, Series, pack_rows, unpack_rows
 
@@ -196,28 +194,18 @@ class History:
 
     def lines(self,
         first: int = 0,             # first row to show
-        most: int = 40,             # maximum number of rows; a longer table shows the first, the best and the last ones
-        width: int | None = None,   # maximum characters per line; a wider table shows the most important columns
+        most: int = 40,             # maximum number of rows: the first, the best and the last ones
+        width: int | None = None,   # maximum characters per line, with the most important columns
     ) -> list[list[str]]:           # a list of one string stands for rows left out
         "Return the header and the rows of the epoch table"
-        picked = self._picked(first, most)
-        rows = [self.epoch_rows[i] for i in picked if type(i) is int]
-        columns = as_cells(rows, self._first_s, self.returned)
-        if width is not None: columns = narrowed(columns, width)
-        head, *cells = [list(o) for o in zip(*columns.values())] or [[]]
-        rest = iter(cells)
-        return [head, *([i] if type(i) is str else next(rest) for i in picked)]
-
-    def _picked(self, first, most): return picked_rows(len(self), first, most, self.best(first))
-
-    @property
-    def _first_s(self): return self.epoch_rows[0].get('time_s', 1.) if self.epoch_rows else 1.
+        return EpochTable(self, first, most, width).lines
 
     def newest(self,
         names: Sequence[str],  # columns
     ) -> list[str]:
         "Return the cells of the newest epoch"
-        return [format_cell(name, self.epoch_rows[-1].get(name, math.nan), self._first_s) for name in names]
+        row, first_s = self.epoch_rows[-1], self.epoch_rows[0].get('time_s', 1.)
+        return [format_cell(name, row.get(name, math.nan), first_s) for name in names]
 
     def best(self,
         first: int = 0,  # first row to consider, of those of the latest fit
@@ -231,20 +219,12 @@ class History:
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)
 
-    def _best_line(self, first, most):
-        "Which of the rows that `lines` shows is the best epoch; None if there is none"
-        best = self.best(first)
-        return None if best is None else self._picked(first, most).index(best)
-
     def text(self,
         first: int = 0,  # first row to show
         most: int = 40,  # maximum number of rows, as in `lines`
     ) -> str:
         "Write the epoch table as text, with a * at the best epoch"
-        if len(self) <= first: return 'no epoch yet'
-        (head, *rows), best = self.lines(first, most), self._best_line(first, most)
-        if best is not None: rows[best][0] = f'* {rows[best][0]}'
-        return text_table([head, *rows])
+        return EpochTable(self, first, most).text() if len(self) > first else 'no epoch yet'
 
     def __str__(self): return self.text()
 
@@ -255,13 +235,7 @@ class History:
         most: int = 40,  # maximum number of rows, as in `lines`
     ) -> str:
         "Write the epoch table as HTML, with the best epoch in bold; a very wide one shows the most important columns"
-        if len(self) <= first: return '<p>no epoch yet</p>'
-        lines = self.lines(first, most, 320)
-        table = html_table(lines, bold=self._best_line(first, most))
-        shown = {*lines[0], 'time_s'}
-        missing = [o for o in by_column(self.epoch_rows[-1:]) if o not in shown]
-        if not missing: return table
-        return f'{table}<div>not shown: {escape(listed(missing))}; learn.history.epochs has all</div>'
+        return EpochTable(self, first, most, 320).html() if len(self) > first else '<p>no epoch yet</p>'
 
     def _page(self, status):
         picture = Plot(self).final().html(is_image=True) if self.n_steps else ''
