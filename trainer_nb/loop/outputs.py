@@ -94,6 +94,43 @@ class _Rows:
             i += len(part)
         return res
 
+# %% ../../nbs/loop/09_outputs.ipynb #0utp0005
+def _kind_of(x, sizes, name, before=None):
+    "Say how to read an output of this name for a batch of one of `sizes` samples, after others of the kind `before`"
+    if isinstance(x, Tensor):
+        if x.ndim and (not sizes or len(x) in sizes) or not x.ndim and sizes == {1}: return 'rows'
+        if not x.ndim and name.endswith("['loss']"): return 'values'    # of a model that returns its own loss
+    elif _named(x) is not None: return 'fields'
+    elif isinstance(x, (list, tuple)):
+        rows = set().union(*map(_first_sizes, x))
+        are_fields = rows and None not in rows and (rows <= sizes if sizes else len(rows) == 1)
+        are_samples = len(x) in sizes if sizes else not are_fields
+        if are_fields and are_samples:      # two samples and two outputs, say
+            if before in ('fields', 'samples'): return before
+            if isinstance(x[0], Mapping): return 'samples'
+            if isinstance(x, tuple): return 'fields'
+            raise ValueError(
+                f'{name} of a batch of {len(x)} are a list of {len(x)} with {len(x)} rows each: '
+                'one for each sample, or several outputs? Return a tuple or a dict of outputs, '
+                'or a list of dicts with one for each sample')
+        if are_fields: return 'fields'
+        if are_samples: return 'samples'
+    elif not isinstance(x, (str, bytes)): return 'objects'
+    size = ' or '.join(map(str, sorted(sizes))) or 'unknown size'
+    raise ValueError(
+        f'{name} of a batch of {size} are a {_shown(x)}: '
+        'expected one row or one entry of a list for each sample. '
+        "If the batch holds another number of samples, or the outputs have other rows,  "
+        "return that number as 'n' from the step")
+
+def _made(kind, values):
+    "Make a mapping, sequence or dataclass like those of the batches"
+    if hasattr(kind, '_fields'): return kind(*values.values())
+    if issubclass(kind, (list, tuple)): return kind(values.values())
+    if not issubclass(kind, Mapping): return kind(**values)
+    try: return kind(values)
+    except TypeError: return values
+
 # %% ../../nbs/loop/09_outputs.ipynb #efedd082
 class Joined:
     "Outputs of several batches as one, on the host"
@@ -107,7 +144,7 @@ class Joined:
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
         if isinstance(x, Tensor) and x.is_nested: x = list(x.unbind())
-        kind, old = self._kind(x, sizes), self.type
+        kind, old = _kind_of(x, sizes, self.name, self.kind), self.type
         if self.kind is None:
             self.kind, self.type = kind, type(x)
             self.parts = {'fields': {}, 'rows': _Rows(self.total), 'values': _Rows()}.get(kind, [])
@@ -115,34 +152,6 @@ class Joined:
             f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a {old.__name__} before, '
             f'which was read as {self.kind}')
         getattr(self, f'_add_{kind}')(x, sizes)
-
-    def _kind(self, x, sizes):
-        if isinstance(x, Tensor):
-            if x.ndim and (not sizes or len(x) in sizes): return 'rows'
-            if not x.ndim and sizes == {1}: return 'rows'
-            if not x.ndim and self.name.endswith("['loss']"): return 'values'   # of a model that returns its own loss
-        elif _named(x) is not None: return 'fields'
-        elif isinstance(x, (list, tuple)):
-            rows = set().union(*map(_first_sizes, x))
-            are_fields = rows and None not in rows and (rows <= sizes if sizes else len(rows) == 1)
-            are_samples = len(x) in sizes if sizes else not are_fields
-            if are_fields and are_samples:      # two samples and two outputs, say
-                if self.kind in ('fields', 'samples'): return self.kind
-                if isinstance(x[0], Mapping): return 'samples'
-                if isinstance(x, tuple): return 'fields'
-                raise ValueError(
-                    f'{self.name} of a batch of {len(x)} are a list of {len(x)} with {len(x)} rows each: '
-                    'one for each sample, or several outputs? Return a tuple or a dict of outputs, '
-                    'or a list of dicts with one for each sample')
-            if are_fields: return 'fields'
-            if are_samples: return 'samples'
-        elif not isinstance(x, (str, bytes)): return 'objects'
-        size = ' or '.join(map(str, sorted(sizes))) or 'unknown size'
-        raise ValueError(
-            f'{self.name} of a batch of {size} are a {_shown(x)}: '
-            'expected one row or one entry of a list for each sample. '
-            "If the batch holds another number of samples, or the outputs have other rows,  "
-            "return that number as 'n' from the step")
 
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)
     def _add_values(self, x, sizes): self.parts.add(x[None], self.name)
@@ -163,14 +172,7 @@ class Joined:
         is_one: bool = False,   # return the output for the first sample, without the dimension of the batch
     ) -> Any:                   # of the type of the outputs
         "Join the outputs of all batches; frees memory on the way"
-        if self.kind == 'fields': return self._result_of_fields({k: o.result(is_one) for k, o in self.parts.items()})
+        if self.kind == 'fields': return _made(self.type, {k: o.result(is_one) for k, o in self.parts.items()})
         if self.kind == 'objects' and all(o is None for o in self.parts): return None
         res = self.parts if self.kind in ('samples', 'objects') else self.parts.result()
         return res[0] if is_one else res
-
-    def _result_of_fields(self, values):
-        if hasattr(self.type, '_fields'): return self.type(*values.values())
-        if issubclass(self.type, (list, tuple)): return self.type(values.values())
-        if not issubclass(self.type, Mapping): return self.type(**values)
-        try: return self.type(values)
-        except TypeError: return values
