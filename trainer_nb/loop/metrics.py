@@ -55,6 +55,8 @@ def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
 # %% ../../nbs/loop/03_metrics.ipynb #0fa11a5c
 class _OfAll:
     "A function of scikit-learn as a metric object: computed at the end of a pass, from all of its outputs"
+    kinds = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
+
     def __init__(self, f, name):
         plain = getattr(f, 'func', f)
         if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
@@ -90,9 +92,7 @@ class _OfAll:
 
     def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
 
-    def load_state_dict(self, state): vars(self).update(check_kinds(state, _OF_ALL_KINDS, self.name))
-
-_OF_ALL_KINDS = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
+    def load_state_dict(self, state): vars(self).update(check_kinds(state, self.kinds, self.name))
 
 # %% ../../nbs/loop/03_metrics.ipynb #3017a101
 class _Aggregated:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base import common_device, did_you_mean, entries, listed, norms
-from .param_groups import ParamGroups, fused, named_parameters
+from .param_groups import ParamGroups, fused, matched_rates, named_parameters
 from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
@@ -203,7 +203,7 @@ def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]
     """
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = named_parameters(trained(learn))
-    found = ParamGroups(lr)._rates(named, learn.model)
+    found = matched_rates(ParamGroups(lr).lr, named, learn.model)
     rates = {p: found[k][1] for k, p in named.items() if found[k]}
     res = []
     for i, g in enumerate(learn.opts[name].param_groups):

@@ -15,13 +15,14 @@ from torch.utils.data import Dataset
 
 from ..base import did_you_mean
 
-# %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
+# %% ../../nbs/loop/31_other_names.ipynb #ce450dd0
 def _by_name(table):
     "dict: each name in another library → the name here"
     res = {}
     for ours, theirs in table.items(): res |= dict.fromkeys(theirs.split(), ours)
     return res
 
+# %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
 EVENT_NAMES = _by_name({    # event or step here → names of events in other libraries; as a dict: their name → ours
     '`before_fit`': 'begin_fit on_fit_begin on_fit_start on_train_begin on_train_start fit_start before_run',
     '`after_fit`': 'end_fit on_fit_end on_train_end fit_end after_run',
