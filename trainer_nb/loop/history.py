@@ -30,14 +30,14 @@ HISTORY_KINDS = {'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _
                  'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
 
 def _callers_level():
-    "Return the `stacklevel` with which a warning names the line that called this package, not one inside it"
+    "Return the `stacklevel` with which a warning names the line that called this package"
     frame, level = sys._getframe(2), 2
     while frame.f_back and frame.f_globals.get('__name__', '').startswith('trainer_nb.'):
         frame, level = frame.f_back, level + 1
     return level
 
 class History:
-    "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, text elsewhere"
+    "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
     def __init__(self):
         self.n_packed, self.series = 0, {}      # training batches; column → `Series`
         self.epoch_rows: list[dict] = []
@@ -46,16 +46,16 @@ class History:
         self.branches: list[list[float]] = []   # losses that rewinds have left, see `left_branch`
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
-        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses, in this order
-        self.spikes: list[dict] = []    # batches whose loss or gradients were far too large, see `SpikeGuard`
+        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
+        self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
         self.status = ''        # how the latest fit ended, in one line
-        self.monitor = 'valid_loss', 'min'      # column by which an epoch is the best one, and what is better there
+        self.monitor = 'valid_loss', 'min'      # column that decides on the best epoch, and what is better
         self.since = 0          # first epoch of the latest fit, which has the best one
         self.kept = None        # index of the epoch whose weights were restored at its end
-        self.shown_in = None    # the cell that already shows it, so that `learn.fit(3)` does not show its table twice
+        self.shown_in = None    # the cell that already shows it: `learn.fit(3)` shows its table once
 
     def __getitem__(self, name):
         raise TypeError(f'a History holds several tables: learn.history.epochs[{name!r}] has the values by epoch, '
@@ -112,7 +112,7 @@ class History:
         n: int = 0,                         # length, as in `Series.fetch`
         start: Callable = lambda name: 0,   # `f(name)` → index of the first value to return
     ) -> dict[str, array]:                  # of double
-        "Return the values by training batch; in another thread than the fit's, the last batches may be missing"
+        "Return the values by training batch; in a thread other than the fit's, the last may be missing"
         is_mine = self.thread in (None, get_ident())
         if is_mine and self.open_metrics is not None: self.open_metrics.pack()
         return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
@@ -123,17 +123,17 @@ class History:
         "Return the mean losses of the latest training batches"
         found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
         def mean(name, values):
-            if name != 'train_loss': values = [v for v in values if v == v] or values    # nan: a step left out this one
+            if name != 'train_loss': values = [v for v in values if v == v] or values   # nan: left out
             return sum(values)/len(values)
         return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
 
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
-        def enough(name): return 1 if name == 'train_loss' else 10      # a step may leave out one of several losses
+        def enough(name): return 1 if name == 'train_loss' else 10      # one of several may be left out
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
-        if tails.get('train_loss'): losses = ['train_loss']     # the others are what a step returned beside it
+        if tails.get('train_loss'): losses = ['train_loss']     # others are what a step returned, too
         if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
         columns, bad = self.fetch(), []     # all values
         for name in losses:
@@ -169,17 +169,17 @@ class History:
             self.series[name].load_state_dict(s)
 
     @property
-    def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → one value for each training batch
-        "Return values by training batch, as lists: 32 MB per million batches and column; arrays from `fetch` take 8 MB"
+    def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → a value for each training batch
+        "Return values by training batch, as lists: 32 MB per million batches and column; `fetch` takes 8"
         return {name: values.tolist() for name, values in self.fetch(self.n_steps).items()}
 
     @property
-    def epochs(self) -> dict[str, list]:  # epoch, train_loss, valid_loss, train_<metric>, valid_<metric>, lr, time_s
+    def epochs(self) -> dict[str, list]:  # epoch, train_loss, valid_loss, train_*, valid_*, lr, time_s
         "Return the values by epoch"
         return by_column(self.epoch_rows)
 
     @property
-    def valids(self) -> dict[str, list]:  # batch (training batches before it), epoch, step, valid_loss, valid_<metric>
+    def valids(self) -> dict[str, list]:  # batch (training batches before it), epoch, step, valid_*
         "Return the values by validation pass"
         return by_column(self.valid_rows)
 
@@ -234,7 +234,7 @@ class History:
         first: int = 0,  # first row to show
         most: int = 40,  # maximum number of rows, as in `lines`
     ) -> str:
-        "Write the epoch table as HTML, with the best epoch in bold; a very wide one shows the most important columns"
+        "Write the epoch table as HTML, with the best epoch in bold, and the most important columns"
         return EpochTable(self, first, most, 320).html() if len(self) > first else '<p>no epoch yet</p>'
 
     def _page(self, status):
@@ -261,7 +261,7 @@ class History:
     def _display_(self): return marimo_view(self, self.shown_in)
 
     def plot(self,
-        log: bool | None = None,    # logarithmic axis of the losses; None: if a linear one would flatten most of them
+        log: bool | None = None,    # logarithmic axis of the losses; None: where a linear one flattens most
     ) -> Any:                       # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"
         return Plot(self).chart(log=log).figure()

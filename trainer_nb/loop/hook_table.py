@@ -54,7 +54,7 @@ def _markdown(text):
 _NUMBERS = 'calls', 'time', 'ord'       # right-aligned columns
 
 def as_markdown(names: Sequence[str], rows: Sequence, right: Sequence[str] = _NUMBERS) -> str:
-    "Write rows of cells as a Markdown table that fits a terminal; the last column wraps, those in `right` hold numbers"
+    "Write rows as a Markdown table for a terminal; the last column wraps, those in `right` are numbers"
     used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
     room = max(96 - used, 20)       # for the last column, in a terminal
     lines = []
@@ -86,7 +86,7 @@ def _as_html(names, rows):
     return f'<table style="border-collapse:collapse;margin:0">{row("th", names)}{body}</table>'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
-_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
+_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → its meaning
 
 def _meaning(point): return _MEANINGS.get(point, '').split(';')[0].replace('`', '')
 
@@ -133,7 +133,7 @@ def _slowest(table):
 
 # %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 class HookTable:
-    "What runs when: a line for each event or step. HTML in Jupyter, Markdown as text, `rows` as data"
+    "What runs when, a line for each event or step: HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
         calls: Calls,               # of the learner's hooks
         skip: Iterable[str] = (),   # points that this learner never reaches

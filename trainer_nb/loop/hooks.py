@@ -40,7 +40,7 @@ class CancelFit(Cancel):
     "Raise it to end `fit`"
 
 class GoBack(Cancel):
-    "Raise it in training to restore an earlier point of the fit by its argument, `f(learn)`, and continue from there"
+    "Raise it in training to restore an earlier point by its argument, `f(learn)`, and continue there"
 
 # %% ../../nbs/loop/01_hooks.ipynb #4c075672
 def _check_names(names, owner):
@@ -58,7 +58,7 @@ def _check_names(names, owner):
 _VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}       # what a step and its wrappers take
 
 def _n_values(f, point, owner, *bound):
-    "Count the values that a method of a hook takes after `learn` and `nxt`; raises TypeError for other parameters"
+    "Count the values that a hook's method takes after `learn` and `nxt`; refuse other parameters"
     first = *bound, 'learn', *(['nxt'] if point.startswith('do_') else [])
     return check_parameters(f, first, _VALUES.get(point, ()), f'{owner} defines `{point}')
 
@@ -137,11 +137,11 @@ class Hook:
         return nullcontext()
 
     def relieve(self, learn: Any) -> bool:
-        "Use less memory from now on, as a training batch ran out of it; return whether to repeat that batch"
+        "Use less memory, as a training batch ran out of it; return whether to repeat that batch"
         return False
 
     def html_below_plot(self) -> str:  # HTML; '' for nothing
-        "Return what a notebook shows under the live plot, at each update; may read values from the device"
+        "Return what a notebook shows under the live plot, at each update; may wait for the device"
         return ''
 
     def __repr__(self): return f'{self.name}({", ".join(points(self))})'
@@ -165,7 +165,7 @@ class LambdaHook(Hook):
     def __init__(self,
         *, ord: float = 0,        # low values run first
         name: str | None = None,  # name in tables and messages; None: made of the functions' names
-        **functions: Callable,    # event → `f(learn)`, or step → `f(learn, nxt)`, with the step's values as in `Hook`
+        **functions: Callable,    # event → `f(learn)`, or step → `f(learn, nxt)`, as in `Hook`
     ):
         _check_names(functions, 'LambdaHook')
         for o, f in functions.items():

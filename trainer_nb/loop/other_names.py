@@ -23,7 +23,7 @@ def _by_name(table):
     return res
 
 # %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
-EVENT_NAMES = _by_name({    # event or step here → names of events in other libraries; as a dict: their name → ours
+EVENT_NAMES = _by_name({    # event or step here → names in other libraries; as a dict: their name → ours
     '`before_fit`': 'begin_fit on_fit_begin on_fit_start on_train_begin on_train_start fit_start before_run',
     '`after_fit`': 'end_fit on_fit_end on_train_end fit_end after_run',
     '`before_epoch`':
@@ -114,7 +114,7 @@ def is_data(o: Any) -> bool:
     return hasattr(o, '__iter__') and not isinstance(o, str) and bool(getattr(o, 'ndim', 1))
 
 def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
-    "Refuse positional arguments and others that `f`, a learner's `fit`, does not take; show the same call here"
+    "Refuse arguments that `f`, a learner's `fit`, does not take; show the same call here"
     data = [o for o in given if is_data(o) and not isinstance(o, nn.Module)]
     if not any(map(is_data, given)) and not {'x', 'y', 'validation_data', 'validation_split'} & others.keys():
         if given[1:]: raise TypeError(

@@ -62,7 +62,7 @@ def _shown(x):
 
 # %% ../../nbs/loop/09_outputs.ipynb #a6071bd2
 class _Rows:
-    "Tensors, joined along the first dimension; if the number of rows is known, each is copied to its place at once"
+    "Tensors, joined along the first dimension; if the number of rows is known, copied to their place"
     def __init__(self, total=None):
         self.total, self.whole, self.n = total, None, 0     # expected rows; a tensor for them; rows in it
         self.parts = []                                     # tensors that are not in it
@@ -83,7 +83,7 @@ class _Rows:
     def result(self):
         parts = [*([self.whole[:self.n]] if self.n else []), *self.parts]
         is_whole = not self.n or self.n == self.total
-        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()       # a view would keep the whole alive
+        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()   # a view keeps the whole
         if parts[0].layout is not torch.strided: return torch.cat(parts)
         dtype = reduce(torch.promote_types, (o.dtype for o in parts))
         res, i = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=dtype), 0
@@ -96,7 +96,7 @@ class _Rows:
 
 # %% ../../nbs/loop/09_outputs.ipynb #0utp0005
 def _kind_of(x, sizes, name, before=None):
-    "Say how to read an output of this name for a batch of one of `sizes` samples, after others of the kind `before`"
+    "Say how to read the output of a batch of one of `sizes` samples, after others of kind `before`"
     if isinstance(x, Tensor):
         if x.ndim and (not sizes or len(x) in sizes) or not x.ndim and sizes == {1}: return 'rows'
         if not x.ndim and name.endswith("['loss']"): return 'values'    # of a model that returns its own loss
@@ -139,7 +139,7 @@ class Joined:
         self.kind, self.type, self.parts = None, None, None     # of the first batch; what holds the outputs
 
     def add(self, x: Any, sizes: set[int]) -> None:
-        "Add the output for a batch of one of `sizes` samples, as a copy; raises an error if it cannot be joined"
+        "Add a copy of the output for a batch of one of `sizes` samples; raises an error if it cannot"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
@@ -169,7 +169,7 @@ class Joined:
             self.parts[k].add(o, sizes)
 
     def result(self,
-        is_one: bool = False,   # return the output for the first sample, without the dimension of the batch
+        is_one: bool = False,   # return that of the first sample, without the dimension of the batch
     ) -> Any:                   # of the type of the outputs
         "Join the outputs of all batches; frees memory on the way"
         if self.kind == 'fields': return _made(self.type, {k: o.result(is_one) for k, o in self.parts.items()})

@@ -23,7 +23,7 @@ from .plan import as_rate
 # %% ../../nbs/loop/30_param_groups.ipynb #d5e1ca77
 @cache
 def _has_fused(cls, device, dtype):
-    "Return whether torch can fuse a step of parameters of this kind into one operation; tries a step"
+    "Return whether torch can fuse a step of such parameters into one operation; tries a step"
     if not cls.__module__.startswith('torch.optim.') or 'fused' not in signature(cls).parameters: return False
     try:
         p = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
@@ -33,16 +33,16 @@ def _has_fused(cls, device, dtype):
     return True
 
 def fused(cls: Any, *owners: nn.Module) -> dict[str, bool]:
-    "Return the arguments that select the fused form of an optimizer for these modules, where torch has it"
+    "Return the arguments for the fused form of an optimizer for these modules, where torch has it"
     if not isinstance(cls, type): return {}
     modules = chain.from_iterable(o.modules() for o in owners)
-    if any(getattr(m, 'sparse', False) for m in modules): return {}     # fused optimizers refuse sparse gradients
+    if any(getattr(m, 'sparse', False) for m in modules): return {}     # no sparse gradients
     kinds = {(p.device, p.dtype) for p in chain.from_iterable(o.parameters() for o in owners)}
     return {'fused': True} if all(_has_fused(cls, *kind) for kind in kinds) else {}
 
 # %% ../../nbs/loop/30_param_groups.ipynb #ec5a2687
 def matching(names: Iterable[str], pattern: str) -> list[str]:
-    "Return the names of parameters that match a pattern with * ? [], and of all in a module that does"
+    "Return the names of parameters that match a pattern with * ? [], or are in a module that does"
     return [o for o in names if fnmatchcase(o, pattern) or fnmatchcase(o, pattern + '.*')]
 
 def named_parameters(owners: Iterable[nn.Module],
@@ -53,7 +53,7 @@ def named_parameters(owners: Iterable[nn.Module],
                                     for k, o in zip(prefixes, owners)))
 
 def found_names(what: str, pattern: str, named: Mapping, model: nn.Module) -> list[str]:
-    "Return the names of parameters that a pattern means; raises a ValueError about `what` if there are none"
+    "Return the names of parameters that a pattern means; raises ValueError about `what` without any"
     if found := matching(named, pattern): return found
     known = [*named, *(name for name, _ in model.named_modules() if name)]
     raise ValueError(f'{what} matches no parameter of the model.{did_you_mean(pattern, known)}')
@@ -136,4 +136,3 @@ class ParamGroups:
         groups = self.groups(owners, lr)
         default = {} if lr is None else {'lr': lr}
         return self.optim(groups, **default, **fused(self.optim, *owners), **self.options)
-

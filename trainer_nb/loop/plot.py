@@ -20,9 +20,9 @@ from .reading import Binned, Readings, best_epoch, first_row, in_words, overfit_
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
 def _points(h, first, best=None):
-    "Return the marks: dict of name → (batches, values). An epoch's mean stands in the middle of the epoch"
+    "Return the marks: name → (batches, values); an epoch's mean stands in its middle"
     at_start = [row for row in h.valid_rows if row['batch'] == first]
-    if first: at_start = at_start[1:]       # it ended the earlier fit; a second one is this fit's `valid_first`
+    if first: at_start = at_start[1:]       # of the earlier fit; a second one is `valid_first`
     marks = {}
     for row in at_start + [row for row in h.valid_rows if row['batch'] > first]:
         _add_marks(marks, row['batch'], row, ('train_', 'valid_'))
@@ -37,7 +37,7 @@ def _add_marks(marks, x, row, prefixes):
         if name.startswith(prefixes): marks.setdefault(name, []).append((x, v))
 
 def _thinned(pairs, most, keep=None):
-    "Thin out many points, (xs, ys): keep the lowest and the highest of each stretch, and the one at a batch"
+    "Thin out points to (xs, ys): keep lowest and highest of each stretch, and the one at a batch"
     size, res = 2*len(pairs)//most + 1 if len(pairs) > most else 1, []
     for i in range(0, len(pairs), size):
         part = sorted(pairs[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
@@ -54,19 +54,20 @@ def _dotted(curve, color, name, most=60, dash=''):
     return Line(*curve, color, name, points=len(curve[0]) <= most, dash=dash)
 
 def _is_loss(name, points):
-    "Return whether this is a loss, over one validation set or all; a column that training also has is a metric"
+    "Return whether this is a loss over one validation set or all; what training has, too, is a metric"
     phase, *words = name.split('_')
-    if words[:1] == ['loss']: return not words[1:] or phase + '_loss' not in points     # a part of the loss is a metric
+    if words[:1] == ['loss']: return not words[1:] or phase + '_loss' not in points     # not a part
     if phase == 'train' or 'train_' + name[6:] in points: return False
     whole = next((o for i in range(1, len(words)) if (o := '_'.join(['valid', *words[i:]])) in points), '')
     return whole.split('_')[1:2] == ['loss'] and _is_loss(whole, points)
 
 def _train_losses(curves):
     "Return the losses that are trained: of one with parts the whole, which may be of another size"
-    return ['train_loss'] if 'train_loss' in curves else [o for o in curves if o.startswith('train_loss')]
+    if 'train_loss' in curves: return ['train_loss']
+    return [o for o in curves if o.startswith('train_loss')]
 
 def _colors(curves):
-    "Choose colours for the losses and their learning rates: dict of what follows 'train_loss' → colour"
+    "Choose colours for the losses and their rates: what follows 'train_loss' → colour"
     return dict(zip([o.removeprefix('train_loss') for o in _train_losses(curves)], COLORS))
 
 def _not_drawn(names, width):
@@ -82,7 +83,7 @@ def _not_drawn(names, width):
 _MOST = 12      # validation losses in the panel, metrics in the chart
 
 def _losses(plot, curves, points, xlim, log):
-    "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
+    "Make the panel of the losses; marks and smoothed curves are inside, single batches may leave it"
     colors, faint, words = _colors(curves), [], ''
     h = plot.history
     rows = [row for row, end in zip(h.epoch_rows, h.ends) if end > plot.first]
@@ -252,10 +253,10 @@ class Plot(Binned):
     def __init__(self, history: Any, first: int = 0, n_metrics: int = 0):
         super().__init__(history, first)
         self.n_metrics = n_metrics
-        self.is_log, self.since = None, 0       # vertical axis as last chosen; batch of its last change
+        self.is_log, self.since = None, 0       # vertical axis; batch of its last change
 
     def scale(self, is_log: bool, is_chosen: bool) -> str:
-        "Return a note on a vertical axis; one that is chosen automatically may change, and the note says since when"
+        "Return a note on a vertical axis, and since when there is one that was chosen automatically"
         if is_chosen:
             if self.is_log not in (None, is_log): self.since = self.history.n_steps
             self.is_log = is_log
@@ -272,7 +273,7 @@ class Plot(Binned):
 
     def chart(self,
         end: int = 0,           # number of the last batch expected, or 0
-        log: bool|None = None,  # logarithmic axis of the losses; None: if a linear one would flatten most of them
+        log: bool|None = None,  # logarithmic axis of the losses; None: where a linear one flattens most
     ) -> Chart:
         "Draw the values so far"
         return next(_charts(self, end, log))

@@ -46,11 +46,11 @@ class Series:
         self.n = i + len(values)
 
     def fetch(self, n: int = 0, start: int = 0, keep: bool = True) -> array:
-        """Return the values from `start` on, filled with nan to length `n`; read those on a device at once
+        """Return the values from `start` on, with nan to length `n`; read those on a device at once
 
         A thread that reads while another one writes does not `keep` the copies.
         """
-        chunks = self.chunks[:]         # before `host`: a value that moves meanwhile is then in both, not in neither
+        chunks = self.chunks[:]     # before `host`: a value that moves meanwhile is in both, not in neither
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
         tensors = [o for o in new if isinstance(o, Tensor)]
@@ -79,7 +79,7 @@ class Series:
             if len(parts) == 1: return parts[0]
             return torch.cat(parts) if isinstance(parts[0], Tensor) else array('d', b''.join(parts))
         groups = [list(zip(*g)) for _, g in groupby(self.chunks, kind)]
-        self.chunks = [(starts[0], join(parts)) for starts, parts in groups]        # few and long chunks, for the file
+        self.chunks = [(starts[0], join(parts)) for starts, parts in groups]    # few, for the file
         return {'n': self.n, 'host': _as_tensor(self.host), 'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
 
     def load_state_dict(self, state: Mapping) -> None:
