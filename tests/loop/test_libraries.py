@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, 
 from torch.utils.data import DataLoader
 
 from common import weights
+from programs import evaluated, loop, mean, said
 from trainer_nb.all import (
     GradAccum, GradClip, LambdaHook, Learner, LRScheduler, Metric, ParamGroups, accuracy
 )
@@ -45,27 +46,6 @@ def disks(n=24, size=32):
     mask = ((grid[:, None] - at[:, 0, None, None])**2 + (grid - at[:, 1, None, None])**2 < 30).float()[:, None]
     return mask + .3*rand(n, 1, size, size), mask
 
-def evaluated(model, dl, f):
-    "What `f` returns of each batch, in evaluation mode"
-    model.eval()
-    with torch.no_grad(): return [f(batch) for batch in dl]
-
-def loop(model, train_dl, optimizer, loss_of, lr_scheduler=None, clip=None, after=dict, n_epochs=2):
-    "The loop of most pages; `after` returns the values of an epoch by name"
-    for epoch in range(n_epochs):
-        model.train()
-        for batch in train_dl:
-            optimizer.zero_grad()
-            loss = loss_of(batch)
-            loss.backward()
-            if clip: clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-            if lr_scheduler: lr_scheduler.step()
-            yield 'train_loss', loss.item()
-        yield from after().items()
-
-def mean(dl, values): return sum(values)/len(dl.dataset)
-
 def transformers():
     "https://huggingface.co/learn/llm-course/chapter3/4"
     from datasets import Dataset
@@ -78,7 +58,7 @@ def transformers():
     def plain(model, train_dl, valid_dl):
         optimizer = AdamW(model.parameters(), lr=5e-3)
         def right(b): return (model(**b).logits.argmax(-1) == b['labels']).sum().item()
-        def accuracy(): return {'valid_accuracy': mean(valid_dl, evaluated(model, valid_dl, right))}
+        def accuracy(): return {'valid_accuracy': mean(model, valid_dl, right)}
         return loop(model, train_dl, optimizer, lambda batch: model(**batch).loss,
                     get_scheduler('linear', optimizer, 0, 2*len(train_dl)), after=accuracy)
 
@@ -102,7 +82,7 @@ def peft():
         def total(b): return model(**b).loss.item()*len(b['labels'])
         return loop(model, train_dl, optimizer, lambda batch: model(**batch).loss,
                     get_linear_schedule_with_warmup(optimizer, 0, 2*len(train_dl)),
-                    after=lambda: {'valid_loss': mean(valid_dl, evaluated(model, valid_dl, total))})
+                    after=lambda: {'valid_loss': mean(model, valid_dl, total)})
 
     def ours(model, train_dl, valid_dl):
         return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=1e-2),
@@ -286,7 +266,7 @@ def torch_geometric():
         def out(data): return model(data.x, data.edge_index, data.batch, data.batch_size)
         def right(data): return int((out(data).argmax(-1) == data.y).sum())
         return loop(model, train_loader, Adam(model.parameters(), lr=.01), lambda b: F.cross_entropy(out(b), b.y),
-                    after=lambda: {'valid_accuracy': mean(test_loader, evaluated(model, test_loader, right))})
+                    after=lambda: {'valid_accuracy': mean(model, test_loader, right)})
 
     def ours(model, train_loader, test_loader):
         def step(data, learn):
@@ -314,7 +294,7 @@ def gpytorch():
         mll = gp.mlls.VariationalELBO(model.likelihood, model, num_data=60)
         def error(b): return (model(b[0]).mean - b[1]).abs().sum().item()
         return loop(model, train_loader, Adam(model.parameters(), lr=.05), lambda b: -mll(model(b[0]), b[1]),
-                    after=lambda: {'valid_mae': mean(test_loader, evaluated(model, test_loader, error))}, n_epochs=3)
+                    after=lambda: {'valid_mae': mean(model, test_loader, error)}, n_epochs=3)
 
     def ours(model, train_loader, test_loader):
         mll = gp.mlls.VariationalELBO(model.likelihood, model, num_data=60)
@@ -466,11 +446,10 @@ def program(request):
     try: make, loaders, plain, ours = request.param()
     except (ImportError, RuntimeError) as e: pytest.skip(f'{name}: {e}')       # a torchvision of another torch
     by_hand, values = started(make, loaders, plain)
-    said = {}
-    for column, value in values: said.setdefault(column, []).append(value)
+    told = said(values)
     _, (learn, n_epochs, *best) = started(make, loaders, ours)
     learn.fit(n_epochs, keep_best=best[0] if best else False)
-    return SimpleNamespace(name=name, by_hand=by_hand, said=said, learn=learn,
+    return SimpleNamespace(name=name, by_hand=by_hand, said=told, learn=learn,
                            again=lambda: started(make, loaders, ours)[1][0])
 
 def test_weights_and_values_are_those_of_the_loop(program):

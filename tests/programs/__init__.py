@@ -16,3 +16,32 @@ def loaders(n):
     "Of `n` points for training, and of 20 for validation"
     train, valid = TensorDataset(*points(n, 1)), TensorDataset(*points(20, 2))
     return DataLoader(train, batch_size=8, shuffle=True), DataLoader(valid, batch_size=8)
+
+def evaluated(model, dl, f):
+    "What `f` returns of each batch, in evaluation mode"
+    model.eval()
+    with torch.no_grad(): return [f(batch) for batch in dl]
+
+def mean(model, dl, f):
+    "Of the sums over batches that `f` returns"
+    return sum(evaluated(model, dl, f))/len(dl.dataset)
+
+def loop(model, train_dl, opt, loss_of, sched=None, clip=None, after=dict, n_epochs=2):
+    "The loop by hand of most programs, which yields (name, value); `after` returns those of an epoch by name"
+    for epoch in range(n_epochs):
+        model.train()
+        for batch in train_dl:
+            opt.zero_grad()
+            loss = loss_of(batch)
+            loss.backward()
+            if clip: torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            opt.step()
+            if sched: sched.step()
+            yield 'train_loss', loss.item()
+        yield from after().items()
+
+def said(values):
+    "dict: name → list of its values"
+    res = {}
+    for name, value in values: res.setdefault(name, []).append(value)
+    return res

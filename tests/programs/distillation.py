@@ -2,7 +2,7 @@
 import torch, torch.nn.functional as F
 from torch import nn
 
-from programs import loaders
+from programs import loaders, loop, mean, said
 from trainer_nb.all import Freeze, Learner, accuracy
 
 N_EPOCHS = 2
@@ -27,23 +27,13 @@ def plain():
     torch.manual_seed(0)
     nets = both()
     student, teacher = nets['student'], nets['teacher']
+    def loss_of(batch):
+        with torch.no_grad(): known = teacher(batch[0])
+        return kd_loss(student(batch[0]), known, batch[1])
+    def right(batch): return (student(batch[0]).argmax(1) == batch[1]).sum().item()
     train_dl, valid_dl = loaders(48)
-    opt = torch.optim.Adam(student.parameters(), lr=1e-2)
-    losses, accuracies = [], []
-    for epoch in range(N_EPOCHS):
-        student.train()
-        for x, y in train_dl:
-            with torch.no_grad(): known = teacher(x)
-            loss = kd_loss(student(x), known, y)
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        student.eval()
-        with torch.no_grad():
-            right = sum((student(x).argmax(1) == y).sum().item() for x, y in valid_dl)
-        accuracies.append(right/len(valid_dl.dataset))
-    return nets, {'train_loss': losses, 'valid_accuracy': accuracies}
+    return nets, said(loop(student, train_dl, torch.optim.Adam(student.parameters(), lr=1e-2), loss_of,
+                           after=lambda: {'valid_accuracy': mean(student, valid_dl, right)}))
 
 # With a Learner
 
