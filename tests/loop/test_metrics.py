@@ -3,9 +3,9 @@ from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from common import lazy, make_learner, record, stop_when
+from common import Stream, lazy, make_learner, record, stop_when
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import Metric, accuracy
 
@@ -176,11 +176,7 @@ class Reusing:
             bx[:len(x)], by[:len(y)] = x, y
             yield bx[:len(x)], by[:len(y)]
 
-class AsDataset(IterableDataset):
-    def __init__(self, dl): self.dl = dl
-    def __iter__(self): return iter(self.dl)
-
-def in_dataloader(bs, x, y): return DataLoader(AsDataset(Reusing(bs, x, y)), batch_size=None)
+def in_dataloader(bs, x, y): return DataLoader(Stream(Reusing(bs, x, y)), batch_size=None)
 
 @pytest.mark.parametrize('make_dl', [Reusing, in_dataloader])
 def test_loaders_that_use_their_memory_again(make_dl, bs=7):

@@ -1,10 +1,10 @@
 "Param groups by pattern and staged unfreezing are those made by hand, bit for bit"
 import copy
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 
-from common import make_learner, problem, same, weights
+from common import make_learner, plain_loop, problem, same, weights
 from trainer_nb.all import OneCycle, ParamGroups, Unfreeze, set_seed
 from trainer_nb.loop import Plot
 
@@ -69,14 +69,11 @@ def test_unfreezing_is_that_by_hand():
     learn.fit(2)
     learn.fit(2)        # epochs go on
     set_seed(0)
-    opt = torch.optim.SGD(twin.parameters(), lr=.1, fused=True)
-    for epoch in range(4):
-        for p in twin.body[3].parameters(): p.requires_grad_(epoch >= 1)
-        for p in [*twin.body[0].parameters(), *twin.body[1].parameters()]: p.requires_grad_(epoch >= 3)
-        for i in torch.randperm(len(x)).split(8):
-            F.cross_entropy(twin(x[i]), y[i]).backward()
-            opt.step()
-            opt.zero_grad()
+    def data(epoch):
+        twin.body[3].requires_grad_(epoch >= 1)
+        twin.body[:2].requires_grad_(epoch >= 3)
+        return [(x[i], y[i]) for i in torch.randperm(len(x)).split(8)]
+    plain_loop(twin, torch.optim.SGD(twin.parameters(), lr=.1, fused=True), data, 4)
     assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
 
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():

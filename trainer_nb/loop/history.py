@@ -93,10 +93,8 @@ class History:
         "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
         self.valid_rows.append({'batch': self.n_steps, **row})
 
-    def flag(self,
-        what: str,  # 'lr × 2 → 0.02', in a few words
-    ) -> None:
-        "Note what was done to the training after the latest batch; the plot marks it"
+    def flag(self, what: str) -> None:
+        "Note in a few words what was done after the latest batch, 'lr × 2 → 0.02'; the plot marks it"
         self.flags.append((self.n_steps, what))
 
     def add_epoch(self, row: dict) -> None:
@@ -117,10 +115,8 @@ class History:
         if is_mine and self.open_metrics is not None: self.open_metrics.pack()
         return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
 
-    def recent(self,
-        n: int = 20,        # training batches
-    ) -> dict[str, float]:  # name of a loss → mean
-        "Return the mean losses of the latest training batches"
+    def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
+        "Return the mean losses of the latest `n` training batches"
         found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
         def mean(name, values):
             if name != 'train_loss': values = [v for v in values if v == v] or values   # nan: left out
@@ -185,10 +181,8 @@ class History:
 
     def __len__(self): return len(self.epoch_rows)
 
-    def to_frame(self,
-        what: str = 'epochs',  # 'epochs', 'steps' or 'valids'
-    ) -> Any:                  # `pandas.DataFrame`; raises ImportError without pandas
-        "Make a data frame"
+    def to_frame(self, what: str = 'epochs') -> Any:  # `pandas.DataFrame`
+        "Make a data frame of 'epochs', 'steps' or 'valids'; raises ImportError without pandas"
         from pandas import DataFrame
         return DataFrame(getattr(self, what))
 
@@ -200,41 +194,31 @@ class History:
         "Return the header and the rows of the epoch table"
         return EpochTable(self, first, most, width).lines
 
-    def newest(self,
-        names: Sequence[str],  # columns
-    ) -> list[str]:
-        "Return the cells of the newest epoch"
+    def newest(self, names: Sequence[str]) -> list[str]:
+        "Return the cells of the newest epoch in some columns"
         row, first_s = self.epoch_rows[-1], self.epoch_rows[0].get('time_s', 1.)
         return [format_cell(name, row.get(name, math.nan), first_s) for name in names]
 
-    def best(self,
-        first: int = 0,  # first row to consider, of those of the latest fit
-    ) -> int | None:
+    def best(self, first: int = 0) -> int | None:
         """Return the index of the row whose weights were restored, or else of the best one
 
-        That is the one with the lowest validation loss, unless a hook monitors another column; ties go to the lower
-        loss.
+        It is one of the latest fit, from the row `first` on: the one with the lowest validation loss, unless a hook
+        monitors another column; ties go to the lower loss.
         """
         first = max(first, self.since)
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)
 
-    def text(self,
-        first: int = 0,  # first row to show
-        most: int = 40,  # maximum number of rows, as in `lines`
-    ) -> str:
-        "Write the epoch table as text, with a * at the best epoch"
+    def text(self, first: int = 0, most: int = 40) -> str:
+        "Write the epoch table as text, with a * at the best epoch; rows as in `lines`"
         return EpochTable(self, first, most).text() if len(self) > first else 'no epoch yet'
 
     def __str__(self): return self.text()
 
     __repr__ = __str__
 
-    def html(self,
-        first: int = 0,  # first row to show
-        most: int = 40,  # maximum number of rows, as in `lines`
-    ) -> str:
-        "Write the epoch table as HTML, with the best epoch in bold, and the most important columns"
+    def html(self, first: int = 0, most: int = 40) -> str:
+        "Write the epoch table as HTML, with the best epoch in bold; rows as in `lines`"
         return EpochTable(self, first, most, 320).html() if len(self) > first else '<p>no epoch yet</p>'
 
     def _page(self, status):
@@ -243,10 +227,8 @@ class History:
 
     def _repr_html_(self): return self._page(self.status)
 
-    def show(self,
-        status: str = '',  # a line above the plot
-    ) -> None:
-        "Display the plot and the table in the running cell"
+    def show(self, status: str = '') -> None:
+        "Display the plot and the table in the running cell, and a line above them"
         if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
         from IPython.display import display
         def show(html, text): display({'text/html': html, 'text/plain': text}, raw=True)

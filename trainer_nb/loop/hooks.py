@@ -120,16 +120,12 @@ class Hook:
         "Return the state that a checkpoint saves"
         return {k: getattr(self, k) for k in (o.removesuffix('?') for o in self.state_kinds)}
 
-    def load_state_dict(self,
-        state: dict,  # what `state_dict` returned
-    ) -> None:        # raises ValueError if it does not match `state_kinds`
-        "Restore a state"
+    def load_state_dict(self, state: dict) -> None:
+        "Restore what `state_dict` returned; raises ValueError if it does not match `state_kinds`"
         self.take_state(check_kinds(state, self.state_kinds, f'the state of {self.name}'))
 
-    def take_state(self,
-        state: dict,  # one that has been checked
-    ) -> None:
-        "Assign a state"
+    def take_state(self, state: dict) -> None:
+        "Assign a state that has been checked"
         for k, v in state.items(): setattr(self, k, v)
 
     def around_fit(self, learn: Any) -> AbstractContextManager:

@@ -154,24 +154,21 @@ class Joined:
         getattr(self, f'_add_{kind}')(x, sizes)
 
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)
-    def _add_values(self, x, sizes): self.parts.add(x[None], self.name)
+    _add_values = _add_rows
     def _add_samples(self, x, sizes): self.parts += [map_tensors(_copy, o) for o in x]
     def _add_objects(self, x, sizes): self.parts.append(x)
 
     def _add_fields(self, x, sizes):
-        named = _named(x)
-        if named is None: named = dict(enumerate(x))
-        named = {k: o for k, o in named.items() if not hasattr(o, 'get_seq_length')}    # large caches of transformers
+        named = dict(enumerate(x)) if _named(x) is None else _named(x)
+        named = {k: o for k, o in named.items() if not hasattr(o, 'get_seq_length')}    # large caches
         if self.parts and self.parts.keys() != named.keys(): raise ValueError(
             f'{self.name} have the entries {list(named)} here, but had {list(self.parts)} before')
         for k, o in named.items():
             if k not in self.parts: self.parts[k] = Joined(f'{self.name}[{k!r}]', self.total)
             self.parts[k].add(o, sizes)
 
-    def result(self,
-        is_one: bool = False,   # return that of the first sample, without the dimension of the batch
-    ) -> Any:                   # of the type of the outputs
-        "Join the outputs of all batches; frees memory on the way"
+    def result(self, is_one: bool = False) -> Any:  # of the type of the outputs
+        "Join all outputs, or return that of the first sample (`is_one`); frees memory on the way"
         if self.kind == 'fields': return _made(self.type, {k: o.result(is_one) for k, o in self.parts.items()})
         if self.kind == 'objects' and all(o is None for o in self.parts): return None
         res = self.parts if self.kind in ('samples', 'objects') else self.parts.result()

@@ -128,11 +128,8 @@ class ParamGroups:
         for name, p in named.items(): found.setdefault((order.index(rates[name]), p in plain), []).append(p)
         return [_group(params, order[i], is_plain, is_named) for (i, is_plain), params in sorted(found.items())]
 
-    def make(self,
-        owners: Sequence[nn.Module],  # as for `groups`
-        lr: float | None = None,      # rate of parameters without a match
-    ) -> Optimizer:
-        "Make the optimizer"
+    def make(self, owners: Sequence[nn.Module], lr: float | None = None) -> Optimizer:
+        "Make the optimizer of these `groups`"
         groups = self.groups(owners, lr)
         default = {} if lr is None else {'lr': lr}
         return self.optim(groups, **default, **fused(self.optim, *owners), **self.options)

@@ -271,9 +271,6 @@ class Plot(Binned):
         try: return replace(chart, other=next(charts), switch=switch)
         except ValueError: return chart
 
-    def chart(self,
-        end: int = 0,           # number of the last batch expected, or 0
-        log: bool|None = None,  # logarithmic axis of the losses; None: where a linear one flattens most
-    ) -> Chart:
-        "Draw the values so far"
+    def chart(self, end: int = 0, log: bool | None = None) -> Chart:
+        "Draw the values so far, up to the batch `end`; `log` as in `History.plot`"
         return next(_charts(self, end, log))

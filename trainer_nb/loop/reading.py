@@ -31,11 +31,8 @@ def first_row(h: Any, first: int) -> int:
     "Return the index of the first epoch of a `History` that ended after a batch"
     return bisect_right(h.ends, first)
 
-def best_epoch(
-    h: Any,          # `History`
-    first: int = 0,  # batches to leave out
-) -> Best|None:      # None for less than two epochs, of which one would be trivial
-    "Find the best epoch after the first batches"
+def best_epoch(h: Any, first: int = 0) -> Best | None:
+    "Find the best epoch after the first batches, if there are two or more"
     start = first_row(h, first)
     i = h.best(start) if len(h.epoch_rows) - start > 1 else None
     if i is None: return None
@@ -44,10 +41,7 @@ def best_epoch(
     return None if math.isnan(value) else Best(i, row.get('epoch', i), h.ends[i], column, value)
 
 # %% ../../nbs/loop/22_reading.ipynb #3db3405e
-def overfit_since(
-    h: Any,      # `History`
-    best: Best,  # of this history
-) -> str:        # '' if it does not overfit
+def overfit_since(h: Any, best: Best) -> str:  # '' if it does not overfit
     "Say by how much the losses have changed since the best epoch, if the fit overfits"
     from statistics import median
     def losses(name, start): return [row.get(name, math.nan) for row in h.epoch_rows[start:]]
