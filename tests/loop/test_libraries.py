@@ -322,8 +322,11 @@ def sentence_transformers():
             {'params': [p for n, p in named if not any(nd in n for nd in no_decay)], 'weight_decay': .01},
             {'params': [p for n, p in named if any(nd in n for nd in no_decay)], 'weight_decay': 0.}], lr=2e-3)
         scheduler = get_linear_schedule_with_warmup(optimizer, 2, 2*len(train_dl))
+        def after():
+            evaluated(model, valid_dl, lambda b: [model(model.tokenize(o)) for o in b[:2]])
+            return {}
         return loop(loss_model, train_dl, optimizer, lambda b: loss_model([model.tokenize(o) for o in b[:2]], b[2]),
-                    scheduler, clip=1.)
+                    scheduler, clip=1., after=after)
 
     def ours(model, train_dl, valid_dl):
         def step(batch, learn):
