@@ -215,7 +215,8 @@ class Accumulator:
         if not self.returned.others.issuperset(result): loss = self._beside(loss, self.returned.of(result))
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             weight = n
-            loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else _per_sample(loss, n)
+            if type(loss) is dict: loss = {name: _per_sample(o, n) for name, o in loss.items()}
+            else: loss = _per_sample(loss, n)
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))

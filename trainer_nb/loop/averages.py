@@ -177,9 +177,8 @@ class Average:
         preds, targs = self.preds, self.targs
         self.preds, self.targs = [], []
         shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
-        if len(shapes) == 1: self._compute(torch.cat(preds), torch.cat(targs))
-        else:
-            for p, t in zip(preds, targs): self._compute(p, t)
+        if len(shapes) == 1: return self._compute(torch.cat(preds), torch.cat(targs))
+        for p, t in zip(preds, targs): self._compute(p, t)
 
     def _pack(self):
         values = torch.stack(self.values) if len(self.columns) > 1 else scalars(self.values)

@@ -56,7 +56,6 @@ def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
 class _OfAll:
     "A function of scikit-learn as a metric object: computed from all outputs of a pass"
     kinds = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
-
     def __init__(self, f, name):
         plain = getattr(f, 'func', f)
         if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):

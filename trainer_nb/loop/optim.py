@@ -39,7 +39,8 @@ def trains_loss(learn: Any) -> bool:
 
 def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the modules whose state is kept: the model, or one in its place, and the loss function"
-    return {'model': model, **({'loss_fn': learn.loss_fn} if isinstance(learn.loss_fn, nn.Module) else {})}
+    parts = {'model': model, 'loss_fn': learn.loss_fn}
+    return {k: o for k, o in parts.items() if k == 'model' or isinstance(o, nn.Module)}
 
 def named_parts(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the parts of the model, and those of a loss function under names that no model has"

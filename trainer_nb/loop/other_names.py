@@ -126,7 +126,8 @@ def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
     parts = ['model', train]
     if others.get('validation_data') is not None: parts.append(valid)
     if 'batch_size' in others and are_arrays: parts.append(f'bs={others["batch_size"]}')
-    n = next((others[k] for k in _EPOCHS if k in others), next((o for o in given if type(o) is int), 'n_epochs'))
+    known = [others[k] for k in _EPOCHS if k in others] + [o for o in given if type(o) is int]
+    n = [*known, 'n_epochs'][0]
     shown = {'x', 'y', 'validation_data', 'validation_split', 'batch_size', *_EPOCHS}
     rest = [o for o in others if o not in shown]
     kind = type(given[0]).__name__

@@ -139,18 +139,18 @@ class Joined:
         self.kind, self.type, self.parts = None, None, None     # of the first batch; what holds the outputs
 
     def add(self, x: Any, sizes: set[int]) -> None:
-        "Add a copy of the output for a batch of one of `sizes` samples; raises an error if it cannot"
+        "Add a copy of the output of a batch of one of `sizes` samples; refuse what cannot be joined"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
         if isinstance(x, Tensor) and x.is_nested: x = list(x.unbind())
-        kind, old = _kind_of(x, sizes, self.name, self.kind), self.type
+        kind = _kind_of(x, sizes, self.name, self.kind)
         if self.kind is None:
             self.kind, self.type = kind, type(x)
             self.parts = {'fields': {}, 'rows': _Rows(self.total), 'values': _Rows()}.get(kind, [])
         if kind != self.kind: raise ValueError(
-            f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a {old.__name__} before, '
-            f'which was read as {self.kind}')
+            f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a '
+            f'{self.type.__name__} before, which was read as {self.kind}')
         getattr(self, f'_add_{kind}')(x, sizes)
 
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)

@@ -111,11 +111,8 @@ class ParamGroups:
         self.lr, self.decay_norms, self.options = lr, decay_norms, options
         self.optim = torch.optim.AdamW if optim is None else optim
 
-    def groups(self,
-        owners: Sequence[nn.Module],  # the model, and a loss function that has parameters
-        lr: float | None = None,      # rate of parameters without a match
-    ) -> list[dict]:                  # with 'params', 'lr', 'name', and 'weight_decay' 0 where it is off
-        "Return the groups, in the order of the patterns"
+    def groups(self, owners: Sequence[nn.Module], lr: float | None = None) -> list[dict]:
+        "Return the groups of a model, and a loss function, by pattern; `lr`: rate without a match"
         named = named_parameters(owners)
         rates = matched_rates(self.lr, named, owners[0])
         if lr is not None: rates = {name: (('', lr) if key is None else key) for name, key in rates.items()}

@@ -96,8 +96,9 @@ def _losses(plot, curves, points, xlim, log):
     marks = [_dotted(points[name], color, name, dash=dash)
              for name, (color, dash) in zip(valid[:_MOST], STYLES[len(colors):])]
     raw = list(chain.from_iterable(o.ys for o in faint))
-    if log and (low := min(filter(math.isfinite, [*raw, *chain.from_iterable(o.ys for o in marks)]), default=1.)) <= 0:
-        raise ValueError(f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
+    low = min(filter(math.isfinite, chain(raw, *(o.ys for o in marks))), default=1.)
+    if log and low <= 0: raise ValueError(
+        f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
     for ylog in (False, True) if log is None else (log,):
         bold = []
         for end, color in colors.items():

@@ -132,10 +132,8 @@ class Readings:
             head = f'epoch {_epoch_of(self.h, end)}, {what}'
             yield places[i], ' · '.join([head, *_more(words), *self.of_valid(places[i])])
 
-    def of_marks(self,
-        names: Collection[str] = (),    # metrics, without 'train_' and 'valid_'; none: all
-    ) -> list[tuple[float, str]]:
-        "Return the places of the validation passes, and a text for each, with training metrics"
+    def of_marks(self, names: Collection[str] = ()) -> list[tuple[float, str]]:
+        "Return the places of the validation passes, and a text for each, about some metrics or all"
         rows, res = dict(zip(self.h.ends, self.h.epoch_rows)), []
         for at, row in zip(self.at, self.valid_rows):
             both = {**rows.get(at, {}), **row}
