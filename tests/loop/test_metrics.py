@@ -161,9 +161,10 @@ def test_predictions_that_are_parameters(kind):
     assert_both({k: v[0] for k, v in learn.history.epochs.items()}, 'mean', expected)
 
 def test_predictions_in_a_buffer():
-    x = torch.randn(320, 4)
-    learn = make_learner(Returns('buffer'), cut(10, x, x), cut(10, x, x), loss_fn=F.mse_loss, optim=still,
-                         metrics=[Metric(lambda p, t: (p*t).double().mean(), name='f')])
+    "of a function that sees several batches at once"
+    def f(pred, targ): return (pred*targ).double().mean()
+    x, f.is_mean = torch.randn(320, 4), True
+    learn = make_learner(Returns('buffer'), cut(10, x, x), cut(10, x, x), loss_fn=F.mse_loss, optim=still, metrics=[f])
     learn.fit(1)
     assert learn.history.epochs['valid_f'] == pytest.approx([x.double().square().mean().item()], abs=1e-6)
 
