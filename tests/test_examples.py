@@ -14,8 +14,6 @@ def cells(path, kind):
     found = json.loads(path.read_text(encoding='utf-8'))['cells']
     return [''.join(c['source']) for c in found if c['cell_type'] == kind]
 
-def marked(path, name): return [o for o in cells(path, 'code') if o.startswith(f'#| {name}\n')]
-
 def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]
 
 
@@ -36,8 +34,9 @@ def test_a_page_names_its_source_and_says_what_the_learner_did(path):
 @each
 def test_training_takes_fewer_lines_than_the_loop_and_weights_are_compared(path):
     "Functions that both use are counted for neither"
-    [train], [loop] = marked(path, 'learner'), marked(path, 'plain')
-    assert cells(path, 'code')[-1] == loop and re.search(r'^assert all\(torch\.equal\(', loop, flags=re.M)
+    code = cells(path, 'code')
+    [train], [loop] = ([o for o in code if o.startswith(f'#| {name}\n')] for name in ('learner', 'plain'))
+    assert code[-1] == loop and re.search(r'^assert all\(torch\.equal\(', loop, flags=re.M)
     both = {o for o in re.findall(r'^def (\w+)', train, flags=re.M) if re.search(rf'\b{o}\(', loop)}
     ours = [o for o in re.split(r'\n\n|\n(?=def)', train) if not re.match(rf'def ({"|".join(both) or "-"})\b', o)]
     body = loop[loop.index('def by_hand'):].split('\n\n')[0]

@@ -14,12 +14,12 @@ def residual(batch, learn):
     return {'loss': (du.sum(1, keepdim=True) - u).square().mean(), 'pred': u, 'targ': batch[1]}
 
 def learner(**kwargs):
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     return make_learner(model, batches(), batches(seed=2), loss_fn=None, **kwargs)
 
 def test_a_step_that_needs_gradients_is_told_that_validation_has_none():
-    learn = learner(train_step=residual)
-    with pytest.raises(RuntimeError, match='does not require grad') as e: learn.fit(1)
+    with pytest.raises(RuntimeError, match='does not require grad') as e: learner(train_step=residual).fit(1)
     assert any('with torch.enable_grad():' in o for o in e.value.__notes__)
 
 def test_gradients_in_validation_as_the_note_says():
@@ -28,16 +28,10 @@ def test_gradients_in_validation_as_the_note_says():
         with torch.enable_grad(): return residual(batch, learn)
     runs = []
     for kwargs in {'train_step': step}, {'train_step': residual, 'eval_step': torch.enable_grad()(residual)}:
-        torch.manual_seed(0)
         learn = learner(**kwargs, metrics=lambda pred, targ: pred.mean())
-        seen = []
-        learn.fit(2, hooks=[LambdaHook(after_step=lambda learn: seen.append(learn.training))])
-        losses = []
-        for batch in batches(seed=2):
-            n = len(batch[0])
-            losses.append((n*residual(batch, learn)['loss'].detach().double(), n))
-        expected = (sum(l for l, _ in losses)/sum(n for _, n in losses)).item()
-        assert learn.history.epochs['valid_loss'][-1] == pytest.approx(expected, rel=1e-6)
+        learn.fit(2)
+        totals = [len(b[0])*residual(b, learn)['loss'].item() for b in batches(seed=2)]
+        assert learn.history.epochs['valid_loss'][-1] == pytest.approx(sum(totals)/24, rel=1e-6)
         assert all(p.grad is None for p in learn.model.parameters())
         runs.append((weights(learn.model), learn.history.epochs['valid_loss']))
         if kwargs['train_step'] is step: assert not learn.predict(batches(seed=2)).requires_grad
@@ -48,12 +42,12 @@ def test_validate_in_before_valid_recursed_without_end():
     def look(learn):
         n.append(learn.training)
         values.append(learn.validate(other)['valid_loss'])
-    torch.manual_seed(0)
-    learn = make_learner(valid_dl=batches(seed=2))
-    learn.fit(2, hooks=[LambdaHook(before_valid=look)])
-    torch.manual_seed(0)
-    plain = make_learner(valid_dl=batches(seed=2))
-    plain.fit(2)
+    def fitted(*hooks):
+        torch.manual_seed(0)
+        learn = make_learner(valid_dl=batches(seed=2))
+        learn.fit(2, hooks=hooks)
+        return learn
+    learn, plain = fitted(LambdaHook(before_valid=look)), fitted()
     assert n == [False]*2 and values[-1] == plain.validate(other)['valid_loss']
     assert learn.history.epochs['valid_loss'] == plain.history.epochs['valid_loss']
     assert same(weights(learn.model), weights(plain.model))

@@ -18,8 +18,8 @@ def lacks(f, is_method):
     params += [*a.kwonlyargs, *(o for o in (a.vararg, a.kwarg) if o)]
     return [o.arg for o in params if o.annotation is None] + ['return']*(f.returns is None and f.name != '__init__')
 
-def offenders():
-    "dict: 'module.name' → what its signature lacks, of the public names of all modules and the methods of classes"
+def test_public_signatures_are_annotated():
+    "Of the public names of all modules and the methods of classes"
     found = {}
     for path in sorted((root/'trainer_nb').rglob('*.py')):
         if path.stem in ('__init__', '__main__', '_modidx', 'all'): continue
@@ -32,19 +32,8 @@ def offenders():
                 if isinstance(f, ast.FunctionDef) and (f.name[0] != '_' or f.name == '__init__'):
                     found[f'{module}.{o.name}.{f.name}'] = lacks(f, True)
     assert len(found) > 300
-    return {name: what for name, what in found.items() if what}
-
-def test_public_signatures_are_annotated():
-    found = offenders()
-    lines = [f'{name}: {", ".join(what)}' for name, what in found.items()]
-    assert not found, '\n'.join([f'{len(found)} signatures', *lines])
-
-def mypy(*args):
-    "What `mypy --strict` says of files, with the cache of `make lint`"
-    cmd = [sys.executable, '-m', 'mypy', *map(str, args)]
-    res = subprocess.run(cmd, cwd=root, env={**os.environ, 'MYPYPATH': '.'}, text=True, capture_output=True)
-    return [line for line in res.stdout.splitlines() if 'error:' in line] + res.stderr.splitlines()
-
+    wrong = [f'{name}: {", ".join(what)}' for name, what in found.items() if what]
+    assert not wrong, '\n'.join([f'{len(wrong)} signatures', *wrong])
 
 MISTAKES = [    # of the script, changed to, what mypy says
     ('learn.fit(2, valid_every=3', 'learn.fit(epochs=2, valid_every=3',
@@ -60,7 +49,9 @@ def test_a_typed_program_is_checked(tmp_path):
         assert text.count(right) == 1
         paths.append(tmp_path/f'script_{i}.py')
         paths[-1].write_text(text.replace(right, wrong), encoding='utf-8')
-    errors = mypy(*paths)
+    cmd, env = [sys.executable, '-m', 'mypy', *map(str, paths)], {**os.environ, 'MYPYPATH': '.'}
+    done = subprocess.run(cmd, cwd=root, env=env, text=True, capture_output=True)      # with the cache of `make lint`
+    errors = [line for line in done.stdout.splitlines() if 'error:' in line] + done.stderr.splitlines()
     assert len(errors) == len(MISTAKES), errors
     for path, (_, _, message) in zip(paths[1:], MISTAKES):
         [error] = [o for o in errors if path.name in o]

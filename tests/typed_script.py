@@ -35,12 +35,10 @@ def main(folder: str) -> History:
     x, y = torch.randn(64, 4), torch.randint(3, (64,))
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     hooks = [Note(), Rank0(), GradAccum(2), GradClip(1.), GradNorm(), NaNGuard(), EMA(.9), EarlyStopping(patience=2),
-             Freeze('0'),
-             Checkpoint(folder), CSVLogger(folder + '/log.csv'), JSONLLogger(folder + '/log.jsonl'), Profile(),
-             OneCycle()]
-    learn = Learner(model, (x, y), (x, y), loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1,
-                    metrics=[accuracy, Metric(accuracy, name='acc')],
-                    hooks=hooks, bs=16, seed=1, config={'note': 'typed'})
+             Freeze('0'), Checkpoint(folder), CSVLogger(folder + '/log.csv'), JSONLLogger(folder + '/log.jsonl'),
+             Profile(), OneCycle()]
+    learn = Learner(model, (x, y), (x, y), loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1, hooks=hooks,
+                    metrics=[accuracy, Metric(accuracy, name='acc')], bs=16, seed=1, config={'note': 'typed'})
     curve = learn.lr_find()
     print(curve, learn.describe_hooks())
     history = learn.fit(2, valid_every=3, valid_first=True, lr=.05, on_interrupt='return')
@@ -69,9 +67,9 @@ def main(folder: str) -> History:
     learn.get_hook(EMA, None)
     learn.metrics, learn.train_dl = [accuracy], DataLoader(TensorDataset(x, y), 8)
     others = [AMP(), SWA(), Accelerate(cpu=True), Compile(), Controls(), Display(), FreezeBN(), WarmupCosine(),
-              TensorBoardLogger(folder),
-              Schedule(warmup(.1, cosine(1., 0.))), Schedule(combine([.3, .7], [linear(0., 1.), cosine(1., 0.)])),
-              LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1)), Schedule(linear(1., 0.))]
+              TensorBoardLogger(folder), Schedule(warmup(.1, cosine(1., 0.))),
+              Schedule(combine([.3, .7], [linear(0., 1.), cosine(1., 0.)])),
+              LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1))]
     loader = Loaders({'a': TensorLoader(x, y, bs=8, shuffle=True), 'b': SeededLoader(TensorDataset(x), 4)})
     for batch in prefetch(loader, 'cpu'): print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
     show_error()

@@ -14,16 +14,16 @@ def net():
 
 def sgd(params): return torch.optim.SGD(params, lr=.1)
 
-def plain(scale=1.):
-    "A loop by hand; `scale` multiplies each loss"
-    model = net()
-    plain_loop(model, sgd(model.parameters()), batches(), 1, lambda m, b: scale*F.cross_entropy(m(b[0]), b[1]))
-    return model
-
 def fitted(*hooks, **kwargs):
     learn = make_learner(net(), batches(), optim=sgd, hooks=hooks, **kwargs)
     learn.fit(1)
     return learn
+
+def is_plain(learn, scale=1.):
+    "Whether it has the weights of a loop by hand that multiplies each loss by `scale`"
+    model = net()
+    plain_loop(model, sgd(model.parameters()), batches(), 1, lambda m, b: scale*F.cross_entropy(m(b[0]), b[1]))
+    return same(weights(learn.model), weights(model))
 
 
 # What a wrapper passes on
@@ -34,7 +34,7 @@ def fitted(*hooks, **kwargs):
     lambda: LambdaHook(do_step=lambda learn, nxt, model, loss_fn: nxt(model, lambda p, t: .25*loss_fn(p, t)))])
 def test_a_scaled_loss(hook):
     "Bit-equal to the plain loop with that loss"
-    assert same(weights(fitted(hook()).model), weights(plain(.25)))
+    assert is_plain(fitted(hook()), .25)
 
 def test_nxt_without_values_and_with_some():
     "What is left out is passed on as it came"
@@ -53,15 +53,12 @@ def test_a_method_gets_the_values_that_it_names():
     class More(Some):
         def do_step(self, *args): super().do_step(*args, args[0].model)
         def before_fit(self, learn, again=False): self.model = learn.model
-    def decorated(f):
-        @functools.wraps(f)
-        def g(*args): return f(*args)
-        return g
+    def double(self, learn, nxt, loss): nxt(2*loss)
     class Wrapped(Hook):
-        @decorated
-        def do_backward(self, learn, nxt, loss): nxt(2*loss)
+        @functools.wraps(double)
+        def do_backward(*args): double(*args)
     for hook in Some(), More(), Wrapped(), LambdaHook(do_backward=functools.partial(Some.do_backward, None, scale=2.)):
-        assert same(weights(fitted(hook).model), weights(plain(2.)))
+        assert is_plain(fitted(hook), 2.)
 
 def test_a_step_that_yields_hands_on_each_loss():
     seen, model = [], net()
@@ -84,8 +81,7 @@ def test_a_validation_inside_of_a_wrapper():
     other = net()
     def swaps(learn, nxt, model): nxt(model if learn.training else other)
     hooks = [LambdaHook(do_step=swaps), LambdaHook(do_step=validates)]
-    learn = fitted(*hooks, valid_dl=batches()[:1])
-    assert same(weights(learn.model), weights(plain()))
+    assert is_plain(fitted(*hooks, valid_dl=batches()[:1]))
 
 
 # `learn.loss` and `learn.model` stay the user's own
@@ -111,18 +107,16 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
 
 # Wrong signatures, before anything runs
 
-WRONG = {
-    'no nxt': (dict(do_backward=lambda self, learn: None),
-               r'do_backward\(self, learn\)`: expected \(self, learn, nxt\) or \(self, learn, nxt, loss\)'),
-    'another value': (dict(do_step=lambda self, learn, nxt, loss: nxt()),
-                      r'expected \(self, learn, nxt\) or .* or \(self, learn, nxt, model, loss_fn\)'),
-    'wrong order': (dict(do_step=lambda self, learn, nxt, loss_fn, model: nxt()), r'loss_fn, model\)`: expected'),
-    'by name only': (dict(do_opt_step=lambda self, learn, nxt, *, loss: nxt()), r'expected \(self, learn, nxt\)$'),
-    'event': (dict(after_loss=lambda self, learn, nxt: nxt()), r'nxt\)`: expected \(self, learn\)$')}
-
-def test_wrong_signatures_are_refused_at_the_class():
-    for methods, message in WRONG.values():
-        with pytest.raises(TypeError, match='Mine defines `.*' + message): type('Mine', (Hook,), methods)
+@pytest.mark.parametrize('point, f, message', [
+    ('do_backward', lambda self, learn: None,
+     r'do_backward\(self, learn\)`: expected \(self, learn, nxt\) or \(self, learn, nxt, loss\)'),
+    ('do_step', lambda self, learn, nxt, loss: nxt(),
+     r'expected \(self, learn, nxt\) or .* or \(self, learn, nxt, model, loss_fn\)'),
+    ('do_step', lambda self, learn, nxt, loss_fn, model: nxt(), r'loss_fn, model\)`: expected'),
+    ('do_opt_step', lambda self, learn, nxt, *, loss: nxt(), r'expected \(self, learn, nxt\)$'),
+    ('after_loss', lambda self, learn, nxt: nxt(), r'nxt\)`: expected \(self, learn\)$')])
+def test_wrong_signatures_are_refused_at_the_class(point, f, message):
+    with pytest.raises(TypeError, match='Mine defines `.*' + message): type('Mine', (Hook,), {point: f})
 
 def test_wrong_signatures_are_refused_by_lambda_hook():
     with pytest.raises(TypeError, match=r'LambdaHook defines `do_backward\(learn, nxt, model\)`: '
@@ -141,33 +135,23 @@ def test_a_method_that_came_later_is_refused_before_a_fit_runs():
 
 # Wrong values
 
-BAD = {
-    'no model': (dict(do_step=lambda learn, nxt: nxt(None)), TypeError, 'nxt got None as the model',
-                 'hook Mine, `do_step`'),
-    'too many': (dict(do_backward=lambda learn, nxt, loss: nxt(loss, 2)), TypeError,
-                 r'nxt got 2 values: expected nxt\(\) or nxt\(loss\)', 'in hook Mine'),
-    'none there': (dict(do_opt_step=lambda learn, nxt: nxt(3)), TypeError, r'nxt got 1 value: expected nxt\(\)',
-                   'in hook Mine'),
-    'detached': (dict(do_backward=lambda learn, nxt, loss: nxt(loss.detach())), ValueError, 'does not require grad',
-                 'the loss that hook Mine passed on'),
-    'a number': (dict(do_step=lambda learn, nxt: nxt(3)), TypeError, 'not callable',
-                 'the model that hook Mine passed on'),
-    'twice': (dict(do_backward=lambda learn, nxt: (nxt(), nxt())), RuntimeError, 'second time',
-              'Mine wraps do_backward: pass another loss to a second nxt()'),
-    'not called': (dict(do_step=lambda learn, nxt: None), TypeError, r'do_step of Mine left no result: call nxt\(\)',
-                   ''),
-    'no answer': (dict(do_opt_step=lambda learn, nxt: None), TypeError, r'what nxt\(\) returned', '')}
-
-@pytest.mark.parametrize('key', BAD)
-def test_wrong_values_say_who_handed_them_on(key):
-    methods, error, message, note = BAD[key]
-    with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **methods))
+@pytest.mark.parametrize('point, f, error, message, note', [
+    ('do_step', lambda learn, nxt: nxt(None), TypeError, 'nxt got None as the model', 'hook Mine, `do_step`'),
+    ('do_opt_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),
+    ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'does not require grad',
+     'the loss that hook Mine passed on'),
+    ('do_step', lambda learn, nxt: nxt(3), TypeError, 'not callable', 'the model that hook Mine passed on'),
+    ('do_backward', lambda learn, nxt: (nxt(), nxt()), RuntimeError, 'second time',
+     'Mine wraps do_backward: pass another loss to a second nxt()'),
+    ('do_step', lambda learn, nxt: None, TypeError, r'do_step of Mine left no result: call nxt\(\)', ''),
+    ('do_opt_step', lambda learn, nxt: None, TypeError, r'what nxt\(\) returned', '')])
+def test_wrong_values_say_who_handed_them_on(point, f, error, message, note):
+    with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **{point: f}))
     assert note in '\n'.join(e.value.__notes__)
 
 def test_a_backward_left_out_is_told_once():
-    hook = LambdaHook(name='Mine', do_backward=lambda learn, nxt: None)
     with pytest.warns(UserWarning, match='no parameter has a gradient after do_backward, which Mine wraps') as told:
-        fitted(hook)
+        fitted(LambdaHook(name='Mine', do_backward=lambda learn, nxt: None))
     assert len(told) == 1
 
 def test_a_loss_without_a_handed_on_value_names_no_hook():
@@ -187,6 +171,3 @@ def test_a_model_set_in_a_step_is_refused():
     model = learn.model
     with pytest.raises(RuntimeError, match=r'nxt\(model\)'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])
     assert learn.model is model
-    def passed(learn, nxt): nxt(other)
-    learn = make_learner(optim=torch.optim.SGD(other.parameters(), lr=.1), model=other)
-    learn.fit(1, hooks=[LambdaHook(do_step=passed)])

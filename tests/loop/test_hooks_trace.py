@@ -2,7 +2,6 @@
 import traceback
 from collections import Counter
 from contextlib import nullcontext
-from functools import wraps
 
 import pytest, torch
 from bs4 import BeautifulSoup
@@ -10,44 +9,36 @@ from bs4 import BeautifulSoup
 from common import Share, batches, make_learner, same, weights
 from trainer_nb.show.display import Display
 from trainer_nb.loop.hooks import (
-    EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
+    EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook, points
 )
 from trainer_nb.learner import Learner
 
 
 # Hooks that log themselves
 
-def logging(cls, log):
-    "A class like `cls`, under the same name, whose hooks write (point, hook's name) into `log` when they are called"
-    def logged(point):
-        @wraps(getattr(cls, point))
-        def f(self, learn, *args):
-            log.append((point, self.name))
-            return getattr(cls, point)(self, learn, *args)
-        return f
-    return type(cls.__name__, (cls,), {p: logged(p) for p in LIFECYCLE if callable(getattr(cls, p, None))})
-
-def nothing(self, learn, nxt=None): return nxt and nxt()
+def logged(f, point, name, log):
+    "A method that does what `f` does, or nothing, and writes (point, name) into `log`"
+    def g(self, learn, *nxt):
+        log.append((point, name))
+        return f(self, learn, *nxt) if f else nxt and nxt[0]()
+    return g
 
 def named(name, log, points=LIFECYCLE, base=Hook, **attrs):
-    "A hook of a new class with this name that does nothing but log"
-    return logging(type(name, (base,), {**dict.fromkeys(points, nothing), **attrs}), log)()
+    "A hook of a new class with this name that logs its calls"
+    methods = {p: logged(attrs.pop(p, getattr(base, p, None)), p, name, log) for p in points}
+    return type(name, (base,), {**methods, **attrs})
 
 def lambda_hook(name, log, points=LIFECYCLE, **kwargs):
     "The same made of functions"
-    def logged(point):
-        def f(learn, *nxt):
-            log.append((point, name))
-            return nxt and nxt[0]()
-        return f
-    return LambdaHook(name=name, **{p: logged(p) for p in points}, **kwargs)
+    def unbound(f): return lambda learn, *nxt: f(None, learn, *nxt)
+    return LambdaHook(name=name, **{p: unbound(logged(None, p, name, log)) for p in points}, **kwargs)
 
 
 # The trace equals the table
 
-def check(learn, log, table=None):
+def check(learn, log):
     "Order and number of all calls in `log` against the table"
-    rows = (table or learn.describe_hooks()).rows
+    rows = learn.describe_hooks().rows
     assert {(r.point, r.hook): r.calls for r in rows if r.calls} == Counter(log)
     assert [r.point for r in rows] == sorted((r.point for r in rows), key=LIFECYCLE.index)
     for point in LIFECYCLE:
@@ -59,75 +50,62 @@ def check(learn, log, table=None):
     assert learn.valid_dl is not None or not {'before_valid', 'after_valid'} & {r.point for r in rows}
 
 def two_losses(batch, learn):
-    pred = learn.model(batch[0])
+    pred = learn.model['a'](batch[0])
     yield 'a', pred.square().mean()
-    yield 'b', learn.model(batch[0]).mean()
+    yield 'b', learn.model['b'](batch[0]).mean()
     return {'pred': pred, 'targ': batch[1]}
-
-def halves(model):
-    return {'a': torch.optim.SGD(model[0].parameters(), lr=.1), 'b': torch.optim.SGD(model[3].parameters(), lr=.1)}
 
 def step(batch, learn):
     pred = learn.model(batch[0])
     return {'loss': torch.nn.functional.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
 
-EVEN = dict(do_opt_step=lambda self, learn, nxt: nxt() if learn.state.batch_idx % 2 else False)
+def at_odd_batches(self, learn, nxt): return nxt() if learn.state.batch_idx % 2 else False
+
+def a_and_b(log): return named('A', log)(), named('B', log, ord=-1)()
+
+class Base(Hook): pass
 
 COMBINATIONS = {    # name: (hooks, what the learner is given, what fit is given)
-    'relation to a base class': (lambda log: [named('A', log, runs_after='Base'),
-                                              named('B', log, base=type('Base', (Hook,), {}), ord=5)], {}, {}),
-    'some points only': (lambda log: [named('A', log, ['after_step', 'do_step']),
-                                      named('B', log, ['after_step', 'before_fit']), named('C', log, ['do_step'])], {},
-                                      {}),
-    'LambdaHook': (lambda log: [lambda_hook('f', log, ord=1), named('A', log),
+    'relation to a base class': (lambda log: [named('A', log, runs_after='Base')(),
+                                              named('B', log, base=Base, ord=5)()], {}, {}),
+    'LambdaHook': (lambda log: [lambda_hook('f', log, ord=1), named('A', log)(), named('C', log, ['do_step'])(),
                                 lambda_hook('g', log, ['after_loss', 'do_backward'], ord=-1)], {}, {}),
-    'middleware that skips': (lambda log: [named('A', log), named('Even', log, ['do_opt_step'], **EVEN, ord=5)], {},
-                              {}),
-    'step function, no validation': (lambda log: [named('A', log), named('B', log)],
-                                     dict(train_step=step, valid_dl=None), {}),
-    'generator step': (lambda log: [named('A', log), named('B', log, ord=-1)],
-                       dict(train_step=two_losses, optim=halves), {}),
-    'not on the main process': (lambda log: [named('A', log), named('Main', log, base=MainProcessHook)],
-                                dict(is_main=False), {}),
-    'display': (lambda log: [named('Late', log, ord=200), named('A', log)], dict(display='text'), {}),
-    'valid_every': (lambda log: [named('A', log), named('B', log)], {}, dict(valid_every=1)),
-    'max_steps': (lambda log: [named('A', log), named('B', log)], {}, dict(n_epochs=None, max_steps=3)),
+    'middleware that skips': (lambda log: [named('A', log)(), named('Odd', log, ['do_opt_step'], ord=5,
+                                                                    do_opt_step=at_odd_batches)()], {}, {}),
+    'step function, no validation': (a_and_b, dict(train_step=step, valid_dl=None), {}),
+    'generator step': (a_and_b, dict(train_step=two_losses, optim=dict.fromkeys('ab', torch.optim.SGD),
+                                     model=torch.nn.ModuleDict({o: torch.nn.Linear(4, 3) for o in 'ab'})), {}),
+    'not on the main process': (lambda log: [named('A', log)(), named('Main', log, base=MainProcessHook)()], {}, {}),
+    'display': (lambda log: [named('Late', log, ord=200)(), named('A', log)()], dict(display='text'), {}),
+    'valid_every': (a_and_b, {}, dict(valid_every=1)),
+    'max_steps': (a_and_b, {}, dict(n_epochs=None, max_steps=3)),
 }
-
-def combination(key, monkeypatch):
-    make_hooks, kwargs, fit_kwargs = COMBINATIONS[key]
-    log, kwargs, is_main = [], dict(kwargs), kwargs.get('is_main', True)
-    kwargs.pop('is_main', None)
-    monkeypatch.setattr(Learner, '_make_display', lambda learn, where: logging(Display, log)(where))
-    learn = make_learner(train_dl=batches()[:2], **{'valid_dl': batches()[2:4], **kwargs, 'optim': None})
-    if 'optim' in kwargs:
-        learn = make_learner(learn.model, learn.train_dl, learn.valid_dl,
-                             **{**kwargs, 'optim': kwargs['optim'](learn.model)})
-    for h in make_hooks(log): learn.add_hook(h)
-    learn.is_main = is_main
-    return learn, log, {'n_epochs': 1, **fit_kwargs}
 
 @pytest.mark.parametrize('key', COMBINATIONS)
 def test_trace_equals_table(key, monkeypatch, capsys, cell):
-    learn, log, fit_kwargs = combination(key, monkeypatch)
+    (make_hooks, kwargs, fit), log = COMBINATIONS[key], []
+    display = named('Display', log, points(Display), Display)
+    monkeypatch.setattr(Learner, '_make_display', lambda learn, where: display(where))
+    learn = make_learner(train_dl=batches()[:2], **{'valid_dl': batches()[2:4], **kwargs})
+    for h in make_hooks(log): learn.add_hook(h)
+    learn.is_main = key != 'not on the main process'
     before = [(r.point, r.hook) for r in learn.describe_hooks().rows]
     for _ in range(2):      # counts are those of the last fit
         log.clear()
-        learn.fit(**fit_kwargs)
+        learn.fit(**{'n_epochs': 1, **fit})
         check(learn, log)
         assert before == [(r.point, r.hook) for r in learn.describe_hooks().rows]       # it said so in advance
         assert log
 
 def test_hooks_that_come_and_go_in_mid_fit():
     log = []
-    learn = make_learner(train_dl=batches()[:4], hooks=[named('A', log)])
-    b = named('B', log, LIFECYCLE[1:-1], ord=-1)       # without before_fit and after_fit
+    learn = make_learner(train_dl=batches()[:4], hooks=[named('A', log)()])
+    b = named('B', log, LIFECYCLE[1:-1], ord=-1)()     # without before_fit and after_fit
     def change(learn):
         if learn.state.batch_idx == 1: learn.add_hook(b)
         if learn.state.batch_idx == 3: learn.remove_hook(b)
     learn.fit(1, hooks=[LambdaHook(after_step=change, ord=-2)])
-    assert [h for p, h in log if p == 'before_step'] == ['A', 'B', 'A', 'B', 'A', 'A']
-    assert [h for p, h in log if p == 'do_opt_step'] == ['A', 'B', 'A', 'B', 'A', 'A']
+    for point in 'before_step', 'do_opt_step': assert [h for p, h in log if p == point] == [*'ABABAA']
 
 @pytest.mark.parametrize('name', ['after_fit', 'around_fit'])
 def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
@@ -150,38 +128,9 @@ def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
     learn.add_hook(other)
     assert learn.hooks == [other]
 
-def cells_of(table):
-    "Cells of a table as text, which fits a terminal, however wide its durations are: header, lines"
-    lines = str(table).splitlines()
-    assert max(map(len, lines)) <= 104 and len(set(map(len, lines))) == 1
-    head, _, *lines = [[c.strip() for c in line.split('|')[1:-1]] for line in lines]
-    return head, lines
-
-@pytest.mark.parametrize('n_hooks', [1, 20])
-def test_the_table_as_text(n_hooks):
-    "A line for each point, with its hooks in the order of the rows; all of it: a line for each row, with its reason"
-    learn = make_learner(hooks=[named(f'Hook{i}', [], LIFECYCLE[i % 5::3], runs_after=[f'Hook{i - 1}', f'Hook{i - 2}'],
-                                      ord=i % 2) for i in range(n_hooks)])
-    for timing in [], ['calls', 'time', 'share']:
-        rows = learn.describe_hooks().rows
-        head, lines = cells_of(learn.describe_hooks())
-        assert head == ['when', *timing, 'hooks, in order']
-        text = ' '.join(o[-1] for o in lines)
-        for point in {r.point for r in rows if not timing or r.calls}:
-            names = [r.hook for r in rows if r.point == point] + ['(step)']*(point in STEPS)
-            assert ' › '.join(names) in text
-        head, each = cells_of(learn.describe_hooks(all=True))
-        assert head == ['when', 'hook', *timing, 'ord', 'why, or what happens']
-        names = [o[1].lstrip('·└ ') for o in each if o[1] and not o[1].startswith('(n')]     # (none), (never reached)
-        assert [o for o in names if o != 'the step'] == [r.hook for r in rows]
-        reasons = {r.why for r in rows if len(r.why) < 20}
-        assert reasons <= {o[-1] for o in each} and (n_hooks == 1 or {'registration', 'after Hook3'} < reasons)
-        learn.fit(1)
-    assert [o[2] for o in each if o[2]] == [f'{r.calls:,}' for r in rows]
-
 def test_the_table_in_a_notebook_folds_the_hooks():
     "A line for each point; of several hooks, a click shows each with its numbers"
-    learn = make_learner(hooks=[named(f'Hook{i}', [], runs_after=[f'Hook{i - 1}']) for i in range(12)])
+    learn = make_learner(hooks=[named(f'Hook{i}', [], runs_after=[f'Hook{i - 1}'])() for i in range(12)])
     learn.fit(1)
     table = learn.describe_hooks()
     soup = BeautifulSoup(table._repr_html_(), 'html.parser')
@@ -240,16 +189,16 @@ VALID = [('valid', p) for p in ['before_valid'] + VALID_BATCH] + [('train', 'aft
 
 def canceller(where, error, log):
     "A hook that logs everything, and raises `error` the first time that it comes to `where`, a pair of phase and point"
-    def logged(point):
+    def at(point):
         def f(learn, *nxt):
             log.append(point)
-            if error is not None and (('train' if learn.training else 'valid'), point) == where and not done:
+            if (('train' if learn.training else 'valid'), point) == where and not done:
                 done.append(True)
                 raise error
             return nxt and nxt[0]()
         return f
     done = []
-    return LambdaHook(name='Mine', **{p: logged(p) for p in LIFECYCLE})
+    return LambdaHook(name='Mine', **{p: at(p) for p in LIFECYCLE})
 
 def run_cancelled(where, error):
     log, at_cancel = [], []
@@ -359,34 +308,27 @@ def test_a_cancelled_pass_without_a_batch_has_no_value(where):
 class Oops(Exception): pass
 
 @pytest.mark.parametrize('where', [
-    *(('train', o) for o in ('before_epoch', 'do_step', 'do_opt_step', 'after_step', 'after_valid',
-                                                     'after_epoch')),
-    *(('valid', o) for o in ('before_valid', 'after_loss'))], ids=' '.join)
+    *(('train', o) for o in ('before_epoch', 'do_step', 'do_opt_step', 'after_step', 'after_valid', 'after_epoch')),
+    ('valid', 'before_valid'), ('valid', 'after_loss')], ids=' '.join)
 def test_an_error_says_where_it_comes_from(where):
     log = []
     learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1],
-                         hooks=[named('A', []), canceller(where, Oops('oops'), log), named('B', [])])
+                         hooks=[lambda_hook('A', []), canceller(where, Oops('oops'), log), lambda_hook('B', [])])
     with pytest.raises(Oops) as e: learn.fit(1)
     notes = '\n'.join(e.value.__notes__)
     assert str(e.value) == 'oops'
-    phase, point = where
+    point = where[1]
     assert 'hook Mine' in notes and f'`{point}`' in notes and 'hook A' not in notes and 'hook B' not in notes
-    assert 'epoch 0' in notes or point == 'after_epoch' and '1 done' in notes
-    if point != 'after_epoch':
-        is_valid = phase == 'valid' and point != 'before_valid'      # there training is over and no other pass begun
-        assert_place(notes, 0, 'validation' if is_valid else 'training',
-                     {'after_step': 1, 'after_valid': 2, 'before_valid': 2}.get(point, 0))
-    assert [f.name for f in traceback.extract_tb(e.tb)][-1] == 'f' and log[-1] == 'after_fit'
-    assert 'after_cancel' not in log
-    assert len(e.value.__notes__) == 2
+    n_done = {'after_step': 1, 'after_valid': 2, 'before_valid': 2}.get(point, 0)
+    pass_ = 'validation' if where == ('valid', 'after_loss') else 'training'    # at before_valid no other one has begun
+    place = ('after epoch 0',) if point == 'after_epoch' else ('epoch 0', pass_, f'after {n_done} of ')
+    assert all(o in notes for o in place), notes
+    assert [f.name for f in traceback.extract_tb(e.tb)][-1] == 'f' and len(e.value.__notes__) == 2
+    assert log[-1] == 'after_fit' and 'after_cancel' not in log
 
-def assert_place(note, epoch, phase, n_done):
-    assert f'epoch {epoch}' in note and phase in note and f'after {int(n_done)} of ' in note
-
-def test_after_fit_is_called_for_all_hooks_after_an_error_in_one(capsys):
-    log = []
+def test_after_fit_is_called_for_all_hooks_after_an_error_in_one():
     def bad(learn): raise Oops
-    hooks = [LambdaHook(after_fit=bad, name='Mine', ord=-1),
-             LambdaHook(after_fit=lambda learn: log.append('after_fit'))]
-    with pytest.raises(Oops): make_learner(hooks=hooks).fit(1)
-    assert log == ['after_fit']
+    log = []
+    learn = make_learner(hooks=[LambdaHook(after_fit=bad, ord=-1), LambdaHook(after_fit=log.append)])
+    with pytest.raises(Oops): learn.fit(1)
+    assert log == [learn]

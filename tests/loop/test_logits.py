@@ -6,17 +6,19 @@ transformers = pytest.importorskip('transformers')
 SMALL = dict(vocab_size=40, num_labels=3)
 BERT = dict(SMALL, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
 GPT2 = dict(SMALL, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1, pad_token_id=0)
+CASES = {
+    'texts': (transformers.BertForSequenceClassification, transformers.BertConfig(**BERT)),
+    'tokens': (transformers.BertForTokenClassification, transformers.BertConfig(**BERT)),
+    'next': (transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT2)),
+}
 
-def make(kind, config, targets, sizes=(7, 7, 7), **kwargs):
-    "A learner on three batches of texts of these lengths"
-    set_seed(0)
-    model, batches = kind(config), []
+def texts(targets, sizes):
+    "Batches of texts of these lengths"
     for t in sizes:
         ids = torch.randint(2, 40, (4, t))
         labels = ids.clone() if targets == 'next' else torch.randint(3, (4, t) if targets == 'tokens' else (4,))
         if labels.ndim > 1: labels[:, -2:] = -100
-        batches.append({'input_ids': ids, 'attention_mask': torch.ones_like(ids), 'labels': labels})
-    return Learner(model, batches, batches, lr=.01, display=False, device='cpu', **kwargs)
+        yield {'input_ids': ids, 'attention_mask': torch.ones_like(ids), 'labels': labels}
 
 def by_hand(learn, shift):
     "Share of labels that are predicted, as in the model cards"
@@ -29,19 +31,14 @@ def by_hand(learn, shift):
         right, n = right + (ids == labels)[counted].sum().item(), n + counted.sum().item()
     return right/n, n
 
-CASES = {
-    'texts': (transformers.BertForSequenceClassification, transformers.BertConfig(**BERT), 'texts', False),
-    'tokens': (transformers.BertForTokenClassification, transformers.BertConfig(**BERT), 'tokens', False),
-    'next': (transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT2), 'next', True),
-}
-
 @pytest.mark.parametrize('sizes', [(7, 7, 7), (5, 9, 7)], ids=['even', 'ragged'])
-@pytest.mark.parametrize('case', CASES)
-def test_metrics_and_results(case, sizes):
-    kind, config, targets, shift = CASES[case]
-    learn = make(kind, config, targets, sizes, metrics=accuracy)
+@pytest.mark.parametrize('targets', CASES)
+def test_metrics_and_results(targets, sizes):
+    kind, config = CASES[targets]
+    batches = [*texts(targets, sizes)]
+    learn = Learner(kind(config), batches, batches, lr=.01, metrics=accuracy, display=False, device='cpu')
     learn.fit(1)
-    want, n = by_hand(learn, shift)
+    want, n = by_hand(learn, targets == 'next')
     assert learn.history.epoch_rows[-1]['valid_accuracy'] == pytest.approx(want)
     results = learn.results(classes=None if targets == 'next' else ['a', 'b', 'c'])
     c = results.confusion()

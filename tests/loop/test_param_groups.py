@@ -1,10 +1,10 @@
 "Param groups by pattern and staged unfreezing are those made by hand, bit for bit"
 import copy
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 
-from common import make_learner, problem, same, weights
+from common import make_learner, plain_loop, problem, same, weights
 from trainer_nb.all import OneCycle, ParamGroups, Unfreeze, set_seed
 from trainer_nb.loop import Plot
 
@@ -16,20 +16,17 @@ class Net(nn.Module):
         self.head = nn.Linear(8, 3)
     def forward(self, x): return self.head(self.body(x))
 
-def by_hand(model, decay_norms):
+def by_hand(model):
     b, h = model.body, model.head
-    if decay_norms:
-        return torch.optim.AdamW([dict(params=b.parameters(), lr=1e-2), dict(params=h.parameters(), lr=.1)],
-                                 weight_decay=.3, fused=True)
     return torch.optim.AdamW([
         dict(params=[b[0].weight, b[3].weight], lr=1e-2),
         dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
         dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3, fused=True)
 
-def fitted(model, optim, n=3, **kwargs):
+def fitted(model, optim, **kwargs):
     set_seed(0)
     learn = make_learner(model, train_dl=problem(), bs=8, optim=optim, **kwargs)
-    learn.fit(n)
+    learn.fit(3)
     return learn
 
 def values(learn): return list(learn.history.steps.values())     # columns have the names of the groups
@@ -38,14 +35,14 @@ rates = pytest.mark.parametrize('lr', [{'bo*': 1e-2, '*': .1}, lambda name: 1e-2
                                 ids=['patterns', 'function'])
 
 @rates
-def test_groups_are_those_made_by_hand(lr, decay_norms=False):
+def test_groups_are_those_made_by_hand(lr):
     model = Net()
     twin = copy.deepcopy(model)
-    a = fitted(model, ParamGroups(lr, decay_norms=decay_norms, weight_decay=.3))
-    b = fitted(twin, by_hand(twin, decay_norms))
+    a = fitted(model, ParamGroups(lr, decay_norms=False, weight_decay=.3))
+    b = fitted(twin, by_hand(twin))
     assert same(weights(model), weights(twin)) and values(a) == values(b)
     def plain(opt): return [{k: v for k, v in g.items() if k not in ('params', 'name')} for g in opt.param_groups]
-    assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == (2 if decay_norms else 4)
+    assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == 4
     assert a.plot_schedule(1).steps.keys() == a.history.steps.keys() - {'train_loss'}
 
 @rates
@@ -72,14 +69,11 @@ def test_unfreezing_is_that_by_hand():
     learn.fit(2)
     learn.fit(2)        # epochs go on
     set_seed(0)
-    opt = torch.optim.SGD(twin.parameters(), lr=.1, fused=True)
-    for epoch in range(4):
-        for p in twin.body[3].parameters(): p.requires_grad_(epoch >= 1)
-        for p in [*twin.body[0].parameters(), *twin.body[1].parameters()]: p.requires_grad_(epoch >= 3)
-        for i in torch.randperm(len(x)).split(8):
-            F.cross_entropy(twin(x[i]), y[i]).backward()
-            opt.step()
-            opt.zero_grad()
+    def data(epoch):
+        twin.body[3].requires_grad_(epoch >= 1)
+        twin.body[:2].requires_grad_(epoch >= 3)
+        return [(x[i], y[i]) for i in torch.randperm(len(x)).split(8)]
+    plain_loop(twin, torch.optim.SGD(twin.parameters(), lr=.1, fused=True), data, 4)
     assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
 
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():

@@ -1,8 +1,8 @@
 "A student learns from a teacher in evaluation mode, which stays as it is (Hinton et al. 2015)"
 import torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
+from programs import loaders, loop, mean, said
 from trainer_nb.all import Freeze, Learner, accuracy
 
 N_EPOCHS = 2
@@ -17,13 +17,6 @@ def both():
     nets['teacher'].requires_grad_(False).eval()
     return nets
 
-def points(n, seed):
-    x = torch.randn(n, 5, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(x, x[:, :3].argmax(1))
-
-def loaders():
-    return DataLoader(points(48, 1), batch_size=8, shuffle=True), DataLoader(points(20, 2), batch_size=8)
-
 def kd_loss(student, teacher, labels, t=4., alpha=.7):
     soft = F.kl_div(F.log_softmax(student/t, 1), F.softmax(teacher/t, 1), reduction='batchmean')
     return alpha*t*t*soft + (1 - alpha)*F.cross_entropy(student, labels)
@@ -34,23 +27,13 @@ def plain():
     torch.manual_seed(0)
     nets = both()
     student, teacher = nets['student'], nets['teacher']
-    train_dl, valid_dl = loaders()
-    opt = torch.optim.Adam(student.parameters(), lr=1e-2)
-    losses, accuracies = [], []
-    for epoch in range(N_EPOCHS):
-        student.train()
-        for x, y in train_dl:
-            with torch.no_grad(): known = teacher(x)
-            loss = kd_loss(student(x), known, y)
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-        student.eval()
-        with torch.no_grad():
-            right = sum((student(x).argmax(1) == y).sum().item() for x, y in valid_dl)
-        accuracies.append(right/len(valid_dl.dataset))
-    return nets, {'train_loss': losses, 'valid_accuracy': accuracies}
+    def loss_of(batch):
+        with torch.no_grad(): known = teacher(batch[0])
+        return kd_loss(student(batch[0]), known, batch[1])
+    def right(batch): return (student(batch[0]).argmax(1) == batch[1]).sum().item()
+    train_dl, valid_dl = loaders(48)
+    return nets, said(loop(student, train_dl, torch.optim.Adam(student.parameters(), lr=1e-2), loss_of,
+                           after=lambda: {'valid_accuracy': mean(student, valid_dl, right)}))
 
 # With a Learner
 
@@ -65,4 +48,4 @@ def learner(hooks=(), **kwargs):
     nets = both()
     opt = torch.optim.Adam(nets['student'].parameters(), lr=1e-2)
     hooks = [Freeze('teacher', in_eval=True), *hooks]       # a fit puts the whole model into training mode
-    return Learner(nets, *loaders(), train_step=step, optim=opt, metrics=[accuracy], hooks=hooks, **kwargs)
+    return Learner(nets, *loaders(48), train_step=step, optim=opt, metrics=[accuracy], hooks=hooks, **kwargs)

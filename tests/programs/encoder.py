@@ -1,7 +1,4 @@
-"""A classifier of texts that returns a mapping with `loss` and `logits`, as those of transformers
-
-Batches are mappings, too. With transformers installed, `bert.py` trains a model of theirs.
-"""
+"A classifier of texts that takes mappings and returns one with `loss` and `logits`, as those of transformers"
 from collections import OrderedDict
 
 import torch, torch.nn.functional as F
@@ -9,6 +6,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from programs import loop, mean, said
 from trainer_nb.all import Learner, LRScheduler, Metric, accuracy
 
 N_EPOCHS, N_STEPS = 2, 6        # steps of an epoch
@@ -53,35 +51,24 @@ def linear(opt):
 
 # The loop by hand
 
-def plain(make_model=Encoder):
+def plain():
     torch.manual_seed(0)
-    model = make_model()
+    model = Encoder()
     train_dl, eval_dl = loaders()
     opt = adamw(model.parameters())
     sched = linear(opt)
-    losses, accuracies, lrs = [], [], []
-    for epoch in range(N_EPOCHS):
-        model.train()
-        for batch in train_dl:
-            outputs = model(**batch)
-            outputs.loss.backward()
-            lrs.append(sched.get_last_lr()[0])
-            opt.step()
-            sched.step()
-            opt.zero_grad()
-            losses.append(outputs.loss.item())
-        model.eval()
-        right = 0
-        for batch in eval_dl:
-            with torch.no_grad(): outputs = model(**batch)
-            right += (outputs.logits.argmax(-1) == batch['labels']).sum().item()
-        accuracies.append(right/len(eval_dl.dataset))
-    return model, {'train_loss': losses, 'valid_accuracy': accuracies, 'lr': lrs}
+    lrs = []
+    def loss_of(batch):
+        lrs.append(sched.get_last_lr()[0])
+        return model(**batch).loss
+    def right(batch): return (model(**batch).logits.argmax(-1) == batch['labels']).sum().item()
+    found = loop(model, train_dl, opt, loss_of, sched, after=lambda: {'valid_accuracy': mean(model, eval_dl, right)})
+    return model, {**said(found), 'lr': lrs}
 
 # With a Learner
 
-def learner(make_model=Encoder, **kwargs):
+def learner(**kwargs):
     torch.manual_seed(0)
     metric = Metric(accuracy, pred='logits', targ='labels')
-    return Learner(make_model(), *loaders(), optim=adamw, metrics=[metric],
+    return Learner(Encoder(), *loaders(), optim=adamw, metrics=[metric],
                    hooks=[LRScheduler(linear)], **kwargs)

@@ -3,15 +3,12 @@ import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from programs import points
 from trainer_nb.all import Learner, Loaders
 
 N_EPOCHS = 2
 
 def network(): return nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
-
-def points(n, seed):
-    x = torch.randn(n, 5, generator=torch.Generator().manual_seed(seed))
-    return x, x[:, :3].argmax(1)
 
 def loader(bs, *tensors):
     return DataLoader(TensorDataset(*tensors), batch_size=bs, shuffle=True, drop_last=True)
@@ -31,32 +28,6 @@ def losses_of(model, x, y, u):
     sure, pseudo = guess.detach().softmax(1).max(1)
     loss_u = F.cross_entropy(logits_u, pseudo, reduction='none')*(sure > .5)
     return F.cross_entropy(known, y), loss_u.mean()
-
-# The loop by hand
-
-def plain():
-    torch.manual_seed(0)
-    model, with_labels, without = network(), labelled(), unlabelled()
-    opt = torch.optim.SGD(model.parameters(), lr=.1, momentum=.9, nesterov=True)
-    losses, unsupervised = [], []
-    for epoch in range(N_EPOCHS):
-        it, other = iter(with_labels), iter(without)
-        for _ in range(len(without)):
-            try: x, y = next(it)
-            except StopIteration:
-                it = iter(with_labels)
-                x, y = next(it)
-            u, = next(other)
-            loss_x, loss_u = losses_of(model, x, y, u)
-            loss = loss_x + loss_u
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-            unsupervised.append(loss_u.item())
-    return model, {'train_loss': losses, 'loss_u': unsupervised}
-
-# With a Learner
 
 def step(batch, learn):
     loss_x, loss_u = losses_of(learn.model, *batch['labelled'], *batch['unlabelled'])

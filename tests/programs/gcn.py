@@ -28,30 +28,6 @@ def graph():
 
 def adam(params): return torch.optim.Adam(params, lr=.02, weight_decay=5e-4)
 
-# The loop by hand
-
-def plain():
-    torch.manual_seed(0)
-    model = GCN()
-    opt = adam(model.parameters())
-    x, adj, y, train, valid = graph()
-    losses, valid_losses, accuracies = [], [], []
-    for epoch in range(N_EPOCHS):
-        model.train()
-        opt.zero_grad()
-        loss = F.nll_loss(model(x, adj)[train], y[train])
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-        model.eval()
-        with torch.no_grad():
-            output = model(x, adj)
-            valid_losses.append(F.nll_loss(output[valid], y[valid]).item())
-            accuracies.append((output[valid].argmax(1) == y[valid]).float().mean().item())
-    return model, {'train_loss': losses, 'valid_loss': valid_losses, 'valid_accuracy': accuracies}
-
-# With a Learner
-
 def step(batch, learn):
     x, adj, y, mask = batch
     pred, targ = learn.model(x, adj)[mask], y[mask]

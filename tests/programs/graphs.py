@@ -3,6 +3,7 @@ import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+from programs import loop, mean, said
 from trainer_nb.all import Learner
 
 N_EPOCHS = 2
@@ -55,25 +56,9 @@ def plain():
     model = GIN()
     train_dl, test_dl = loaders()
     opt = adam(model.parameters())
-    losses, epoch_losses, accuracies = [], [], []
-    for epoch in range(N_EPOCHS):
-        model.train()
-        total = 0.
-        for data in train_dl:
-            opt.zero_grad()
-            loss = F.cross_entropy(model(data), data.y)
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-            total += loss.item()*data.num_graphs
-        epoch_losses.append(total/len(train_dl.dataset))
-        model.eval()
-        right = 0
-        with torch.no_grad():
-            for data in test_dl: right += int((model(data).argmax(1) == data.y).sum())
-        accuracies.append(right/len(test_dl.dataset))
-    said = {'train_loss': losses, 'valid_accuracy': accuracies, 'epochs.train_loss': epoch_losses}
-    return model, said
+    def right(data): return (model(data).argmax(1) == data.y).sum().item()
+    return model, said(loop(model, train_dl, opt, lambda data: F.cross_entropy(model(data), data.y),
+                            after=lambda: {'valid_accuracy': mean(model, test_dl, right)}))
 
 # With a Learner
 

@@ -57,29 +57,6 @@ def factor(it):
 
 def loss_fn(logits, targets): return F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1))
 
-# The loop by hand
-
-def plain():
-    torch.manual_seed(0)
-    model = GPT()
-    opt = configure(model)
-    losses, lrs = [], []
-    for it in range(N_EPOCHS*N_STEPS):
-        lr = LR*factor(it)
-        for group in opt.param_groups: group['lr'] = lr
-        for micro in range(N_ACCUM):
-            x, y = get_batch()
-            loss = loss_fn(model(x), y)
-            (loss/N_ACCUM).backward()
-            losses.append(loss.item())
-            lrs.append(lr)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.)
-        opt.step()
-        opt.zero_grad(set_to_none=True)
-    return model, {'train_loss': losses, 'lr': lrs, 'lr_1': lrs}
-
-# With a Learner
-
 class Blocks:
     "Batches drawn from the text"
     def __len__(self): return N_STEPS*N_ACCUM

@@ -57,25 +57,6 @@ def policy_loss(log_probs, rewards):
 
 def adam(params): return torch.optim.Adam(params, lr=1e-2)
 
-# The loop by hand
-
-def plain():
-    torch.manual_seed(0)
-    env, model = Walk(), policy()
-    opt = adam(model.parameters())
-    losses, sums = [], []
-    for i in range(N_EPOCHS*N_EPISODES):
-        log_probs, rewards = episode(model, env)
-        opt.zero_grad()
-        loss = policy_loss(log_probs, rewards)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-        sums.append(sum(rewards))
-    return model, {'train_loss': losses, 'reward': sums}
-
-# With a Learner
-
 def learner(**kwargs):
     torch.manual_seed(0)
     env = Walk()

@@ -1,8 +1,8 @@
 "Sharpness-aware minimization: each step evaluates the loss at two places (Foret et al. 2020)"
 import torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
+from programs import loaders
 from trainer_nb.all import Learner, accuracy
 
 N_EPOCHS = 2
@@ -44,39 +44,8 @@ class SAM(torch.optim.Optimizer):
 
 def network(): return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(.1), nn.Linear(16, 3))
 
-def points(n, seed):
-    x = torch.randn(n, 5, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(x, x[:, :3].argmax(1))
-
-def loaders():
-    return DataLoader(points(44, 1), batch_size=8, shuffle=True), DataLoader(points(20, 2), batch_size=8)
-
 def sam(params): return SAM(params, torch.optim.SGD, lr=.1, momentum=.9)
-
-# The loop by hand
-
-def plain():
-    torch.manual_seed(0)
-    model = network()
-    train_dl, test_dl = loaders()
-    opt = sam(model.parameters())
-    losses, accuracies = [], []
-    for epoch in range(N_EPOCHS):
-        model.train()
-        for x, y in train_dl:
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            opt.first_step(zero_grad=True)
-            F.cross_entropy(model(x), y).backward()
-            opt.second_step(zero_grad=True)
-            losses.append(loss.item())
-        model.eval()
-        with torch.no_grad(): right = sum((model(x).argmax(1) == y).sum().item() for x, y in test_dl)
-        accuracies.append(right/len(test_dl.dataset))
-    return model, {'train_loss': losses, 'valid_accuracy': accuracies}
-
-# With a Learner
 
 def learner(**kwargs):
     torch.manual_seed(0)
-    return Learner(network(), *loaders(), loss_fn=F.cross_entropy, optim=sam, metrics=[accuracy], **kwargs)
+    return Learner(network(), *loaders(44), loss_fn=F.cross_entropy, optim=sam, metrics=[accuracy], **kwargs)

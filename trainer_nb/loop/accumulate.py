@@ -31,16 +31,15 @@ class Measures:
         device: Any,                       # for the state of metric objects
         waits: bool = False,               # metric functions may see the first batch together with others
         is_fresh: bool = False,            # targets of a batch are not written to later
-        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out; None: none
+        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out
     ):
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
-        self.looked = False     # they have seen the current batch, or parts of it
-        self.before = None      # their states before that
+        self.before = None      # their states before the current batch, if they have seen of it
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
 
     def see(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
-        "Pass a batch of weight `n` to the metrics; one that does not count only keeps the ranks in step"
+        "Pass a batch of weight `n` to the metrics; one that does not count keeps the ranks in step"
         if self.missing is not None or self.left_out: self._check_keys(result)
         if not counts: return
         for o in self.averages: o.add(result, n)
@@ -48,22 +47,21 @@ class Measures:
 
     def see_part(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
         "Pass a part of the current batch to the metrics, in a way that `undo` takes back"
-        if not self.looked: self.before = self._states()
+        if self.before is None: self.before = self._states(deepcopy)
         self.see(result, n, counts)
-        self.looked = True
 
     def keep(self) -> None:
         "The current batch is done: keep what was seen of it"
-        self.looked, self.before = False, None
+        self.before = None
 
     def undo(self) -> None:
         "Take what was seen of the current batch out of the metrics"
-        if self.looked: self._set_states(*self.before)
+        if self.before is not None: self._set_states(**self.before)
         self.keep()
 
-    def _states(self):
-        averages = {o.metric.name: o.state_dict() for o in self.averages}
-        return averages, {m.name: deepcopy(object_state(o)) for m, o in self.objects}
+    def _states(self, copied=lambda state: state):
+        return {'averages': {o.metric.name: o.state_dict() for o in self.averages},
+                'objects': {m.name: copied(object_state(o)) for m, o in self.objects}}
 
     def _set_states(self, averages, objects):
         for o in self.averages: o.load_state_dict(averages[o.metric.name])
@@ -85,8 +83,7 @@ class Measures:
 
     def state_dict(self) -> dict:
         "Return the state"
-        return {'left_out': sorted(self.left_out), 'averages': {o.metric.name: o.state_dict() for o in self.averages},
-                'objects': {m.name: object_state(o) for m, o in self.objects}}
+        return {'left_out': sorted(self.left_out), **self._states()}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
@@ -151,12 +148,8 @@ def _means(world, sums):
     for (columns, _), (*totals, weight) in zip(sums, _read(world, [o for _, o in sums])):
         for name, o in zip(columns, totals): yield name, (o/weight if weight else math.nan, weight)
 
-def _union(world, lists):
-    "Return the names in each of some lists on any of several ranks: a loss may be in few batches"
-    return [[*dict.fromkeys(chain.from_iterable(same))] for same in zip(*world.all_gather(lists))]
-
 def _of_all_ranks(world, averages):
-    "Return the (columns, sums) of this rank, with zeros for those that only others of several ranks have"
+    "Return the (columns, sums) of this rank, with zeros for those that only other ranks have"
     found = world.all_gather([None if o is None else columns for columns, o in averages])
     res = []
     for (columns, o), same in zip(averages, zip(*found)):
@@ -187,11 +180,11 @@ class Accumulator:
         device: Any,                      # device for the state of metric objects
         history: Any = None,              # `History` that records the losses and learning rates of every batch
         lr_names: Sequence[str] = (),     # names of the learning rates
-        world: Any = None,                # `World` whose ranks have shards of the same pass; None: a single process
-        waits: bool = False,              # metric functions may see the first batch together with others
+        world: Any = None,                # `World` whose ranks have shards of the same pass
+        waits: bool = False,              # as for `Measures`
         is_fresh: bool = False,           # targets of a batch are not written to later
         is_sum: bool = False,             # losses are sums over samples, not means
-        missing: Callable | None = None,  # `f(metrics, result)` of the first batch → names to leave out; None: none
+        missing: Callable | None = None,  # as for `Measures`
         inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
     ):
         self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
@@ -213,23 +206,24 @@ class Accumulator:
     copied = staticmethod(copied)       # makes what `add` takes of a loss
 
     def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
-        """Add a batch: its loss, `copied`, a dict of such losses or None; result, weight, and learning rates
+        """Add a batch: its loss, `copied`, a dict of such or None; result, weight, and learning rates
 
         The weight is the number of samples or the step's 'n'; some losses have their own.
         """
-        if self.measures.looked: self.measures.keep()
+        if self.measures.before is not None: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
         if not self.returned.others.issuperset(result): loss = self._beside(loss, self.returned.of(result))
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             weight = n
-            loss = {name: _per_sample(o, n) for name, o in loss.items()} if type(loss) is dict else _per_sample(loss, n)
+            if type(loss) is dict: loss = {name: _per_sample(o, n) for name, o in loss.items()}
+            else: loss = _per_sample(loss, n)
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
         if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= CHUNK: self.pack()
 
     def _beside(self, loss, found):
-        "Put the numbers that a step returned beside its losses, except what has a column by another way"
+        "Put the numbers that a step returned beside its losses, except what has a column already"
         if not found: return loss
         own = {} if loss is None else {'loss': loss}
         if type(loss) is dict: own = loss
@@ -245,19 +239,19 @@ class Accumulator:
     @property
     def looked(self) -> bool:
         "Whether the metrics have seen the current batch, or parts of it"
-        return self.measures.looked
+        return self.measures.before is not None
 
     def look(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass the first batch to the metrics before `add`, so that errors in them show before training"
-        if self.rows or self.n_packed or not all(m.pred in result and m.targ in result for m in self.metrics): return
-        self.take(result, n)
+        "Pass the first batch to the metrics before `add`, so that their errors show before training"
+        if self.rows or self.n_packed: return
+        if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
 
     def take(self, result: Mapping, n: float | Tensor) -> None:
         "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
         if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
 
     def record(self, name: str, value: float | Tensor, mean: bool = False) -> None:
-        "Record a value of the current batch beside its loss; its `mean` over samples is one of the pass"
+        "Record a value of the current batch beside its loss; its `mean` is one of the pass"
         if name not in self.extras:
             check_column(name, self.lr_names, [m.name for m in self.metrics], mean)
             if mean: self.with_mean.add(name)
@@ -294,16 +288,15 @@ class Accumulator:
 
     def _pack_extras(self, weights):
         "Pack the recorded values; return columns for the history"
-        if not self.extras: return {}
-        n, extras, self.extras, res = len(weights), self.extras, {}, {}
+        n, extras, res = len(weights), self.extras, {}
+        self.extras = {}
         for name, values in extras.items():
             if n in values: self.extras[name] = {0: values[n]}      # of the current batch, which is not done
             there = [i for i in values if i < n]
             if not there: continue
             found = [values[i] for i in there]
             if name in self.with_mean: self._pack(name, found, [weights[i] for i in there])
-            are_numbers = not any(isinstance(o, Tensor) for o in found)      # they stay exact
-            if self.history is not None: res[name] = _spread(found if are_numbers else stack_scalars(found), there, n)
+            res[name] = _spread(scalars(found), there, n)
         return res
 
     def _share(self, chunks, losses, weights):
@@ -329,7 +322,7 @@ class Accumulator:
         return packed
 
     def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
-        "After `means`, return the losses of each global batch, reduced over all ranks; nothing in a single process"
+        "After `means`, return the losses of each global batch, reduced over all of several ranks"
         res, like = {}, self.shares[-1][1] if self.shares else None
         for name in self.shared:
             mine = [(o.to(like), w.to(like.device)) for other, o, w in self.shares if other == name]
@@ -347,7 +340,7 @@ class Accumulator:
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
     def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
-        "Read the means so far for a live display, and change nothing; a large metric object is left out"
+        "Read the means so far for a live display, without large metric objects, and change nothing"
         twin = copy(self)
         twin.history, twin.sums = None, dict(self.sums)
         twin.pack()
@@ -363,8 +356,9 @@ class Accumulator:
         self.pack()
         if not self.n_packed: return {}
         names, averages = self.sums, [(o.columns, o.result()) for o in self.measures.averages]
-        if self.world.size > 1:
-            names, self.shared = _union(self.world, [[*names], [*dict.fromkeys(name for name, *_ in self.shares)]])
+        if self.world.size > 1:     # a loss may be in few batches, of few ranks
+            found = self.world.all_gather([[*names], [*dict.fromkeys(name for name, *_ in self.shares)]])
+            names, self.shared = ([*dict.fromkeys(chain.from_iterable(same))] for same in zip(*found))
             averages = _of_all_ranks(self.world, averages)
         sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [o for o in averages if o[1] is not None]
@@ -383,8 +377,8 @@ class Accumulator:
 
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
-        losses, ns, lrs, weights = map(list, zip(*self.rows)) if self.rows else ([], [], [], [])
-        return {'rows': [stacked(losses), stacked(ns), lrs, stacked(count_targets(weights))],
+        rows = [*zip(*self.rows)] or [()]*4
+        return {'rows': [stacked(rows[0]), stacked(rows[1]), [*rows[2]], stacked(count_targets(rows[3]))],
                 'sums': {name: as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'returned': self.names, 'shares': self.shares[:],
@@ -407,14 +401,26 @@ class Accumulator:
         self.measures.close()
         self.shares = []
 
+# %% ../../nbs/loop/21_accumulate.ipynb #e3c199bd
+def _by_set(columns):
+    "Yield the names of columns by set"
+    for name, found in columns.items():
+        for o in found: yield f'{name}_{o}'
+
+def _mean(pairs):
+    "Compute the mean of (value, weight) pairs, without those of weight 0; nan if none is left"
+    pairs = [(value, weight) for value, weight in pairs if weight]
+    if not pairs: return math.nan
+    return sum(value*weight for value, weight in pairs)/sum(weight for _, weight in pairs)
+
 # %% ../../nbs/loop/21_accumulate.ipynb #e3c199be
 class Accumulators(dict):
     "The accumulators of several validation sets: name of the set → `Accumulator`"
-    def means(self) -> dict[str, float]:  # 'loss' and metric names over all sets, then '<set>_loss', '<set>_<metric>'
+    def means(self) -> dict[str, float]:  # 'loss' and metrics over all sets, then '<set>_loss', …
         "Read the means so far; those over all sets weight each set by its samples"
         found = {name: accumulator.weighted() for name, accumulator in self.items()}
         columns = dict.fromkeys(chain.from_iterable(found.values()))
-        of_sets = {f'{name}_{column}' for name, values in found.items() for column in values}
+        of_sets = {*_by_set(found)}
         res = {column: _mean([values[column] for values in found.values() if column in values])
                for column in columns if column not in self.names or column not in of_sets}
         for name, values in found.items():
@@ -437,13 +443,6 @@ class Accumulators(dict):
 
     @property
     def names(self) -> list[str]:
-        "Names of the numbers that the steps returned beside their losses: over all sets, then by set"
+        "Names of the numbers that steps returned beside their losses: over all sets, then by set"
         mine = {name: accumulator.names for name, accumulator in self.items()}
-        each = [f'{name}_{column}' for name, columns in mine.items() for column in columns]
-        return [*dict.fromkeys([*chain.from_iterable(mine.values()), *each])]
-
-def _mean(pairs):
-    "Compute the weighted mean of (value, weight) pairs, without those of weight 0; nan if none is left"
-    pairs = [(value, weight) for value, weight in pairs if weight]
-    if not pairs: return math.nan
-    return sum(value*weight for value, weight in pairs)/sum(weight for _, weight in pairs)
+        return [*dict.fromkeys([*chain.from_iterable(mine.values()), *_by_set(mine)])]

@@ -23,7 +23,7 @@ from .steps import on_host
 CHUNK = 256     # scalars per packed tensor
 
 def stack_scalars(values: Sequence[Tensor | float]) -> Tensor:
-    "Pack 0-d tensors and numbers into one 1-d tensor on their `common_device`, without reading them"
+    "Pack 0-d tensors and numbers into a 1-d tensor on their `common_device`, without reading them"
     if set(map(type, values)) <= {float, int}: return torch.tensor(values, dtype=torch.float64)
     try:
         res = torch.stack(values)
@@ -89,7 +89,7 @@ def as_tensor(o: Any) -> Any:
 
 # %% ../../nbs/loop/20_averages.ipynb #ccc8b699
 def stacked(values: Sequence) -> Tensor | list:
-    "Join values into one tensor if all are tensors of one shape, dtype and device; else return a list"
+    "Join values into a tensor if all are tensors of one shape, dtype and device, or else into a list"
     if not values or not all(type(o) is Tensor for o in values): return list(values)
     kinds = {(o.shape, o.dtype, o.device) for o in values}
     return torch.stack(values) if len(kinds) == 1 else list(values)
@@ -146,7 +146,7 @@ class Average:
         can_wait = self.metric.is_mean and type(pred) is Tensor and type(targ) is Tensor
         is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) and pred.numel() <= _SMALL
         if not is_small: return self._compute(detached(pred), detached(targ), n)
-        self.preds.append(pred.data.clone())            # step, model and loader may reuse this memory
+        self.preds.append(pred.data.clone())        # step, model and loader may reuse this memory
         self.targs.append(targ if self.is_fresh else targ.data.clone())
         if not self.waits:      # so that an error in the metric shows in the first batch
             noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
@@ -177,30 +177,29 @@ class Average:
         preds, targs = self.preds, self.targs
         self.preds, self.targs = [], []
         shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
-        if len(shapes) == 1: self._compute(torch.cat(preds), torch.cat(targs))
-        else:
-            for p, t in zip(preds, targs): self._compute(p, t)
+        if len(shapes) == 1: return self._compute(torch.cat(preds), torch.cat(targs))
+        for p, t in zip(preds, targs): self._compute(p, t)
 
     def _pack(self):
         values = torch.stack(self.values) if len(self.columns) > 1 else scalars(self.values)
         self.sums = weighted_sums(values, self.weights, self.sums)
         self.values, self.weights = [], []
 
-    def result(self) -> list[float] | Tensor | None:  # for each column, then of the weights; None without a batch
+    def result(self) -> list[float] | Tensor | None:  # by column, then of the weights; None: no batch
         "Return the sums of the mean, without reading them"
         self._flush()
         if self.values: self._pack()
         return self.sums
 
     def peek(self) -> tuple[list[str], Any]:  # columns, and what `result` would return
-        "Compute the mean so far and change nothing: later sums add the same numbers in the same order"
+        "Compute the mean so far and change nothing: later sums have the same order"
         twin = copy(self)
         twin.values, twin.weights = self.values[:], self.weights[:]
         sums = twin.result()
         return twin.columns, sums
 
     def state_dict(self) -> dict:  # of tensors, numbers and lists
-        "Return the state; collected batches are not computed, since that would change the order of the sums"
+        "Return the state; computing collected batches would change the order of the sums"
         return {'waits': self.waits, 'sums': as_tensor(self.sums), 'columns': self.columns,
                 'values': stacked(self.values), 'weights': stacked(self.weights),
                 'preds': self.preds[:], 'targs': self.targs[:]}

@@ -16,12 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, listed
-from trainer_nb.draw import (
-    current_cell, html_table, marimo_outputs, marimo_view, show_bundle, text_table
-)
+from ..base import check_kinds
+from ..draw import current_cell, marimo_outputs, marimo_view, show_bundle
 from .metrics import best_row
-from .epoch_table import as_cells, by_column, format_cell, narrowed, picked_rows
+from .epoch_table import EpochTable, by_column, format_cell
 from .plot import Plot
 from .series import SERIES_KINDS, Series, pack_rows, unpack_rows
 
@@ -32,14 +30,14 @@ HISTORY_KINDS = {'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _
                  'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
 
 def _callers_level():
-    "Return the `stacklevel` with which a warning names the line that called this package, not one inside it"
+    "Return the `stacklevel` with which a warning names the line that called this package"
     frame, level = sys._getframe(2), 2
     while frame.f_back and frame.f_globals.get('__name__', '').startswith('trainer_nb.'):
         frame, level = frame.f_back, level + 1
     return level
 
 class History:
-    "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, text elsewhere"
+    "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
     def __init__(self):
         self.n_packed, self.series = 0, {}      # training batches; column → `Series`
         self.epoch_rows: list[dict] = []
@@ -48,16 +46,16 @@ class History:
         self.branches: list[list[float]] = []   # losses that rewinds have left, see `left_branch`
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
-        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses, in this order
-        self.spikes: list[dict] = []    # batches whose loss or gradients were far too large, see `SpikeGuard`
+        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
+        self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
         self.status = ''        # how the latest fit ended, in one line
-        self.monitor = 'valid_loss', 'min'      # column by which an epoch is the best one, and what is better there
+        self.monitor = 'valid_loss', 'min'      # column that decides on the best epoch, and what is better
         self.since = 0          # first epoch of the latest fit, which has the best one
         self.kept = None        # index of the epoch whose weights were restored at its end
-        self.shown_in = None    # the cell that already shows it, so that `learn.fit(3)` does not show its table twice
+        self.shown_in = None    # the cell that already shows it: `learn.fit(3)` shows its table once
 
     def __getitem__(self, name):
         raise TypeError(f'a History holds several tables: learn.history.epochs[{name!r}] has the values by epoch, '
@@ -95,10 +93,8 @@ class History:
         "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
         self.valid_rows.append({'batch': self.n_steps, **row})
 
-    def flag(self,
-        what: str,  # 'lr × 2 → 0.02', in a few words
-    ) -> None:
-        "Note what was done to the training after the latest batch; the plot marks it"
+    def flag(self, what: str) -> None:
+        "Note in a few words what was done after the latest batch, 'lr × 2 → 0.02'; the plot marks it"
         self.flags.append((self.n_steps, what))
 
     def add_epoch(self, row: dict) -> None:
@@ -114,28 +110,26 @@ class History:
         n: int = 0,                         # length, as in `Series.fetch`
         start: Callable = lambda name: 0,   # `f(name)` → index of the first value to return
     ) -> dict[str, array]:                  # of double
-        "Return the values by training batch; in another thread than the fit's, the last batches may be missing"
+        "Return the values by training batch; in a thread other than the fit's, the last may be missing"
         is_mine = self.thread in (None, get_ident())
         if is_mine and self.open_metrics is not None: self.open_metrics.pack()
         return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
 
-    def recent(self,
-        n: int = 20,        # training batches
-    ) -> dict[str, float]:  # name of a loss → mean
-        "Return the mean losses of the latest training batches"
+    def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
+        "Return the mean losses of the latest `n` training batches"
         found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
         def mean(name, values):
-            if name != 'train_loss': values = [v for v in values if v == v] or values    # nan: a step left out this one
+            if name != 'train_loss': values = [v for v in values if v == v] or values   # nan: left out
             return sum(values)/len(values)
         return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
 
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
-        def enough(name): return 1 if name == 'train_loss' else 10      # a step may leave out one of several losses
+        def enough(name): return 1 if name == 'train_loss' else 10      # one of several may be left out
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
-        if tails.get('train_loss'): losses = ['train_loss']     # the others are what a step returned beside it
+        if tails.get('train_loss'): losses = ['train_loss']     # others are what a step returned, too
         if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
         columns, bad = self.fetch(), []     # all values
         for name in losses:
@@ -171,97 +165,61 @@ class History:
             self.series[name].load_state_dict(s)
 
     @property
-    def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → one value for each training batch
-        "Return values by training batch, as lists: 32 MB per million batches and column; arrays from `fetch` take 8 MB"
+    def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → a value for each training batch
+        "Return values by training batch, as lists: 32 MB per million batches and column; `fetch` takes 8"
         return {name: values.tolist() for name, values in self.fetch(self.n_steps).items()}
 
     @property
-    def epochs(self) -> dict[str, list]:  # epoch, train_loss, valid_loss, train_<metric>, valid_<metric>, lr, time_s
+    def epochs(self) -> dict[str, list]:  # epoch, train_loss, valid_loss, train_*, valid_*, lr, time_s
         "Return the values by epoch"
         return by_column(self.epoch_rows)
 
     @property
-    def valids(self) -> dict[str, list]:  # batch (training batches before it), epoch, step, valid_loss, valid_<metric>
+    def valids(self) -> dict[str, list]:  # batch (training batches before it), epoch, step, valid_*
         "Return the values by validation pass"
         return by_column(self.valid_rows)
 
     def __len__(self): return len(self.epoch_rows)
 
-    def to_frame(self,
-        what: str = 'epochs',  # 'epochs', 'steps' or 'valids'
-    ) -> Any:                  # `pandas.DataFrame`; raises ImportError without pandas
-        "Make a data frame"
+    def to_frame(self, what: str = 'epochs') -> Any:  # `pandas.DataFrame`
+        "Make a data frame of 'epochs', 'steps' or 'valids'; raises ImportError without pandas"
         from pandas import DataFrame
         return DataFrame(getattr(self, what))
 
     def lines(self,
         first: int = 0,             # first row to show
-        most: int = 40,             # maximum number of rows; a longer table shows the first, the best and the last ones
-        width: int | None = None,   # maximum characters per line; a wider table shows the most important columns
+        most: int = 40,             # maximum number of rows: the first, the best and the last ones
+        width: int | None = None,   # maximum characters per line, with the most important columns
     ) -> list[list[str]]:           # a list of one string stands for rows left out
         "Return the header and the rows of the epoch table"
-        picked = self._picked(first, most)
-        rows = [self.epoch_rows[i] for i in picked if type(i) is int]
-        columns = as_cells(rows, self._first_s, self.returned)
-        if width is not None: columns = narrowed(columns, width)
-        head, *cells = [list(o) for o in zip(*columns.values())] or [[]]
-        rest = iter(cells)
-        return [head, *([i] if type(i) is str else next(rest) for i in picked)]
+        return EpochTable(self, first, most, width).lines
 
-    def _picked(self, first, most): return picked_rows(len(self), first, most, self.best(first))
+    def newest(self, names: Sequence[str]) -> list[str]:
+        "Return the cells of the newest epoch in some columns"
+        row, first_s = self.epoch_rows[-1], self.epoch_rows[0].get('time_s', 1.)
+        return [format_cell(name, row.get(name, math.nan), first_s) for name in names]
 
-    @property
-    def _first_s(self): return self.epoch_rows[0].get('time_s', 1.) if self.epoch_rows else 1.
-
-    def newest(self,
-        names: Sequence[str],  # columns
-    ) -> list[str]:
-        "Return the cells of the newest epoch"
-        return [format_cell(name, self.epoch_rows[-1].get(name, math.nan), self._first_s) for name in names]
-
-    def best(self,
-        first: int = 0,  # first row to consider, of those of the latest fit
-    ) -> int | None:
+    def best(self, first: int = 0) -> int | None:
         """Return the index of the row whose weights were restored, or else of the best one
 
-        That is the one with the lowest validation loss, unless a hook monitors another column; ties go to the lower
-        loss.
+        It is one of the latest fit, from the row `first` on: the one with the lowest validation loss, unless a hook
+        monitors another column; ties go to the lower loss.
         """
         first = max(first, self.since)
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)
 
-    def _best_line(self, first, most):
-        "Which of the rows that `lines` shows is the best epoch; None if there is none"
-        best = self.best(first)
-        return None if best is None else self._picked(first, most).index(best)
-
-    def text(self,
-        first: int = 0,  # first row to show
-        most: int = 40,  # maximum number of rows, as in `lines`
-    ) -> str:
-        "Write the epoch table as text, with a * at the best epoch"
-        if len(self) <= first: return 'no epoch yet'
-        (head, *rows), best = self.lines(first, most), self._best_line(first, most)
-        if best is not None: rows[best][0] = f'* {rows[best][0]}'
-        return text_table([head, *rows])
+    def text(self, first: int = 0, most: int = 40) -> str:
+        "Write the epoch table as text, with a * at the best epoch; rows as in `lines`"
+        return EpochTable(self, first, most).text() if len(self) > first else 'no epoch yet'
 
     def __str__(self): return self.text()
 
     __repr__ = __str__
 
-    def html(self,
-        first: int = 0,  # first row to show
-        most: int = 40,  # maximum number of rows, as in `lines`
-    ) -> str:
-        "Write the epoch table as HTML, with the best epoch in bold; a very wide one shows the most important columns"
-        if len(self) <= first: return '<p>no epoch yet</p>'
-        lines = self.lines(first, most, 320)
-        table = html_table(lines, bold=self._best_line(first, most))
-        shown = {*lines[0], 'time_s'}
-        missing = [o for o in by_column(self.epoch_rows[-1:]) if o not in shown]
-        if not missing: return table
-        return f'{table}<div>not shown: {escape(listed(missing))}; learn.history.epochs has all</div>'
+    def html(self, first: int = 0, most: int = 40) -> str:
+        "Write the epoch table as HTML, with the best epoch in bold; rows as in `lines`"
+        return EpochTable(self, first, most, 320).html() if len(self) > first else '<p>no epoch yet</p>'
 
     def _page(self, status):
         picture = Plot(self).final().html(is_image=True) if self.n_steps else ''
@@ -269,10 +227,8 @@ class History:
 
     def _repr_html_(self): return self._page(self.status)
 
-    def show(self,
-        status: str = '',  # a line above the plot
-    ) -> None:
-        "Display the plot and the table in the running cell"
+    def show(self, status: str = '') -> None:
+        "Display the plot and the table in the running cell, and a line above them"
         if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
         from IPython.display import display
         def show(html, text): display({'text/html': html, 'text/plain': text}, raw=True)
@@ -287,7 +243,7 @@ class History:
     def _display_(self): return marimo_view(self, self.shown_in)
 
     def plot(self,
-        log: bool | None = None,    # logarithmic axis of the losses; None: if a linear one would flatten most of them
+        log: bool | None = None,    # logarithmic axis of the losses; None: where a linear one flattens most
     ) -> Any:                       # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"
         return Plot(self).chart(log=log).figure()

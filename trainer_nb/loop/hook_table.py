@@ -54,7 +54,7 @@ def _markdown(text):
 _NUMBERS = 'calls', 'time', 'ord'       # right-aligned columns
 
 def as_markdown(names: Sequence[str], rows: Sequence, right: Sequence[str] = _NUMBERS) -> str:
-    "Write rows of cells as a Markdown table that fits a terminal; the last column wraps, those in `right` hold numbers"
+    "Write rows as a Markdown table for a terminal; the last column wraps, those in `right` are numbers"
     used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
     room = max(96 - used, 20)       # for the last column, in a terminal
     lines = []
@@ -86,7 +86,7 @@ def _as_html(names, rows):
     return f'<table style="border-collapse:collapse;margin:0">{row("th", names)}{body}</table>'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
-_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → what happens there
+_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → its meaning
 
 def _meaning(point): return _MEANINGS.get(point, '').split(';')[0].replace('`', '')
 
@@ -133,7 +133,7 @@ def _slowest(table):
 
 # %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 class HookTable:
-    "What runs when: a line for each event or step. HTML in Jupyter, Markdown as text, `rows` as data"
+    "What runs when, a line for each event or step: HTML in Jupyter, Markdown as text, `rows` as data"
     def __init__(self,
         calls: Calls,               # of the learner's hooks
         skip: Iterable[str] = (),   # points that this learner never reaches
@@ -192,10 +192,8 @@ class Hooked:
         self.hooks: list[Hook] = []             # in the order in which they run
         self.calls, self.is_main = Calls([]), True
 
-    def add_hook(self,
-        hook: Hook,
-    ) -> Hook:  # the same; raises ValueError for a second hook of a class with `unique = True`
-        "Add a hook"
+    def add_hook(self, hook: Hook) -> Hook:  # the same
+        "Add a hook; raises ValueError for a second one of a class with `unique = True`"
         self._add_hooks([hook])
         return hook
 
@@ -205,10 +203,8 @@ class Hooked:
             self._check_moment(hook, 'added')
         self._set_hooks([*self._registered, *hooks])
 
-    def remove_hook(self,
-        hook: Any,  # a hook of this object, its class or its name
-    ) -> Hook:
-        "Remove a hook"
+    def remove_hook(self, hook: Any) -> Hook:
+        "Remove a hook, by itself, its class or its name"
         hook = hook if hook in self._registered else self.get_hook(hook)
         self._check_moment(hook, 'removed')
         self._set_hooks([h for h in self._registered if h is not hook])
@@ -236,10 +232,8 @@ class Hooked:
         names = ', '.join(h.name for h in self.hooks) or 'none'
         raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {names}')
 
-    def provider(self,
-        name: str,  # an entry of the class attribute `provides`, such as 'accumulation'
-    ) -> Hook | None:
-        "Return the first hook that provides something, whatever its class; None if there is none"
+    def provider(self, name: str) -> Hook | None:
+        "Return the first hook whose class has `name` in `provides`, such as 'accumulation', or None"
         return next((h for h in self.hooks if name in h.provides), None)
 
     @contextmanager

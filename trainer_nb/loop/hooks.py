@@ -40,7 +40,7 @@ class CancelFit(Cancel):
     "Raise it to end `fit`"
 
 class GoBack(Cancel):
-    "Raise it in training to restore an earlier point of the fit by its argument, `f(learn)`, and continue from there"
+    "Raise it in training to restore an earlier point by its argument, `f(learn)`, and continue there"
 
 # %% ../../nbs/loop/01_hooks.ipynb #4c075672
 def _check_names(names, owner):
@@ -58,7 +58,7 @@ def _check_names(names, owner):
 _VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}       # what a step and its wrappers take
 
 def _n_values(f, point, owner, *bound):
-    "Count the values that a method of a hook takes after `learn` and `nxt`; raises TypeError for other parameters"
+    "Count the values that a hook's method takes after `learn` and `nxt`; refuse other parameters"
     first = *bound, 'learn', *(['nxt'] if point.startswith('do_') else [])
     return check_parameters(f, first, _VALUES.get(point, ()), f'{owner} defines `{point}')
 
@@ -120,16 +120,12 @@ class Hook:
         "Return the state that a checkpoint saves"
         return {k: getattr(self, k) for k in (o.removesuffix('?') for o in self.state_kinds)}
 
-    def load_state_dict(self,
-        state: dict,  # what `state_dict` returned
-    ) -> None:        # raises ValueError if it does not match `state_kinds`
-        "Restore a state"
+    def load_state_dict(self, state: dict) -> None:
+        "Restore what `state_dict` returned; raises ValueError if it does not match `state_kinds`"
         self.take_state(check_kinds(state, self.state_kinds, f'the state of {self.name}'))
 
-    def take_state(self,
-        state: dict,  # one that has been checked
-    ) -> None:
-        "Assign a state"
+    def take_state(self, state: dict) -> None:
+        "Assign a state that has been checked"
         for k, v in state.items(): setattr(self, k, v)
 
     def around_fit(self, learn: Any) -> AbstractContextManager:
@@ -137,11 +133,11 @@ class Hook:
         return nullcontext()
 
     def relieve(self, learn: Any) -> bool:
-        "Use less memory from now on, as a training batch ran out of it; return whether to repeat that batch"
+        "Use less memory, as a training batch ran out of it; return whether to repeat that batch"
         return False
 
     def html_below_plot(self) -> str:  # HTML; '' for nothing
-        "Return what a notebook shows under the live plot, at each update; may read values from the device"
+        "Return what a notebook shows under the live plot, at each update; may wait for the device"
         return ''
 
     def __repr__(self): return f'{self.name}({", ".join(points(self))})'
@@ -165,7 +161,7 @@ class LambdaHook(Hook):
     def __init__(self,
         *, ord: float = 0,        # low values run first
         name: str | None = None,  # name in tables and messages; None: made of the functions' names
-        **functions: Callable,    # event → `f(learn)`, or step → `f(learn, nxt)`, with the step's values as in `Hook`
+        **functions: Callable,    # event → `f(learn)`, or step → `f(learn, nxt)`, as in `Hook`
     ):
         _check_names(functions, 'LambdaHook')
         for o, f in functions.items():
@@ -189,11 +185,6 @@ def is_custom(hook: Hook) -> bool:
     return isinstance(hook, LambdaHook) or not type(hook).__module__.startswith('trainer_nb.')
 
 # %% ../../nbs/loop/01_hooks.ipynb #h00ks001
-def _note_others(call, e, values, others):
-    "Add a note to an exception that names the values that a hook replaced"
-    new = [name for name, a, b in zip(_VALUES.get(call.point, ()), values, others) if a is not b]
-    if new: e.add_note(f'with the {" and ".join(new)} that hook {call.hook.name} passed on')
-
 def _replaced(point, values, others):
     "Return the values of a step, with `others` in place of the first ones; raises TypeError"
     names = _VALUES.get(point, ())
@@ -213,7 +204,9 @@ class Call:
         self.hook, self.point, self.f = hook, point, getattr(hook, point)
         self.n, self.time_s = 0, 0.
 
-    def _note(self, e): e.add_note(f'raised in hook {self.hook.name}, `{self.point}`')
+    def note(self, e: Exception) -> None:
+        "Name the hook in an error"
+        e.add_note(f'raised in hook {self.hook.name}, `{self.point}`')
 
     def __call__(self, learn):
         self.n += 1
@@ -221,41 +214,47 @@ class Call:
         try: self.f(learn)
         except Cancel: raise
         except Exception as e:
-            self._note(e)
+            self.note(e)
             raise
         finally: self.time_s += perf_counter() - start
 
-    def around(self, learn: Any, step: Callable) -> Callable:
-        "Wrap this method around a step or the next wrapper; its own time and errors exclude those of `step`"
-        f, n_taken = self.f, _n_values(self.f, self.point, self.hook.name)
-        given, inner_error = (), None       # values of the current call; error raised inside `step`
-                                            # `wrapped` drops both, since they would keep tensors alive
-        def nxt(*others):
-            nonlocal inner_error
-            values = _replaced(self.point, given, others) if others else given
-            start = perf_counter()
-            try: return step(*values)
-            except Exception as e:
-                inner_error = e
-                if isinstance(e, (TypeError, ValueError)): _note_others(self, e, given, others)
-                raise
-            finally: self.time_s -= perf_counter() - start
+# %% ../../nbs/loop/01_hooks.ipynb #h00ks005
+def _note_others(call, e, values, others):
+    "Add a note to an exception that names the values that a hook replaced"
+    new = [name for name, a, b in zip(_VALUES.get(call.point, ()), values, others) if a is not b]
+    if new: e.add_note(f'with the {" and ".join(new)} that hook {call.hook.name} passed on')
 
-        def wrapped(*values):
-            nonlocal given, inner_error
-            self.n += 1
-            before, given = given, values       # a hook may validate in the middle of a step
-            start = perf_counter()
-            try: return f(learn, nxt, *values[:n_taken]) if n_taken else f(learn, nxt)
-            except Cancel: raise
-            except Exception as e:
-                if e is not inner_error: self._note(e)
-                raise
-            finally:
-                given, inner_error = before, None
-                self.time_s += perf_counter() - start
+def _wrapped(call, learn, step):
+    "Wrap the method of a `Call` around a step or the next wrapper"
+    f, n_taken = call.f, _n_values(call.f, call.point, call.hook.name)
+    given, inner_error = (), None       # values of the current call; error raised inside `step`
+                                        # `wrapped` drops both, since they would keep tensors alive
+    def nxt(*others):
+        nonlocal inner_error
+        values = _replaced(call.point, given, others) if others else given
+        start = perf_counter()
+        try: return step(*values)
+        except Exception as e:
+            inner_error = e
+            if isinstance(e, (TypeError, ValueError)): _note_others(call, e, given, others)
+            raise
+        finally: call.time_s -= perf_counter() - start
 
-        return wrapped
+    def wrapped(*values):
+        nonlocal given, inner_error
+        call.n += 1
+        before, given = given, values       # a hook may validate in the middle of a step
+        start = perf_counter()
+        try: return f(learn, nxt, *values[:n_taken]) if n_taken else f(learn, nxt)
+        except Cancel: raise
+        except Exception as e:
+            if e is not inner_error: call.note(e)
+            raise
+        finally:
+            given, inner_error = before, None
+            call.time_s += perf_counter() - start
+
+    return wrapped
 
 # %% ../../nbs/loop/01_hooks.ipynb #54bd681c
 class Calls:
@@ -285,5 +284,5 @@ class Calls:
 
     def wrap(self, name: str, step: Callable, learn: Any) -> Callable:
         "Wrap the function `step` in the hooks that wrap the step `name`, the first hook outermost"
-        for call in reversed(self.at[name]): step = call.around(learn, step)
+        for call in reversed(self.at[name]): step = _wrapped(call, learn, step)
         return step

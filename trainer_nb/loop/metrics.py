@@ -44,7 +44,7 @@ accuracy.n_counted = _n_ids     # targets that it is a mean over; without this a
 
 # %% ../../nbs/loop/03_metrics.ipynb #a5c0e002
 def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
-    "Return the logits of an output that has some, classes in dimension 1, with their targets; anything else as it is"
+    "Return an output's logits, classes in dimension 1, with their targets; anything else as it is"
     logits = pred.get('logits') if isinstance(pred, Mapping) else getattr(pred, 'logits', None)
     if not isinstance(logits, Tensor): return pred, targ
     if isinstance(targ, Tensor) and logits.ndim == 3 and logits.shape[:2] == targ.shape:
@@ -54,7 +54,8 @@ def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
 
 # %% ../../nbs/loop/03_metrics.ipynb #0fa11a5c
 class _OfAll:
-    "A function of scikit-learn as a metric object: computed at the end of a pass, from all of its outputs"
+    "A function of scikit-learn as a metric object: computed from all outputs of a pass"
+    kinds = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
     def __init__(self, f, name):
         plain = getattr(f, 'func', f)
         if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
@@ -90,9 +91,7 @@ class _OfAll:
 
     def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
 
-    def load_state_dict(self, state): vars(self).update(check_kinds(state, _OF_ALL_KINDS, self.name))
-
-_OF_ALL_KINDS = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
+    def load_state_dict(self, state): vars(self).update(check_kinds(state, self.kinds, self.name))
 
 # %% ../../nbs/loop/03_metrics.ipynb #3017a101
 class _Aggregated:
@@ -188,7 +187,7 @@ class Metric:
 
 # %% ../../nbs/loop/03_metrics.ipynb #15a87534
 def as_metrics(metrics: Any) -> list[Metric]:
-    "Convert functions and metric objects, or a single one, to `Metric`s of distinct names; raises ValueError"
+    "Convert functions and metric objects, or one, to `Metric`s of distinct names; raises ValueError"
     if not isinstance(metrics, (list, tuple)): metrics = [metrics]
     res = [o if isinstance(o, Metric) else Metric(o) for o in metrics]
     names = ['loss'] + [o.name for o in res]
@@ -268,11 +267,11 @@ def check_monitored(who: str, monitor: str, learn: Any) -> None:
                      f'{did_you_mean(monitor, known)}')
 
 def is_skipped(monitor: str, row: Mapping) -> bool:
-    "Return whether an epoch lacks a value because it ended without a validation, as `fit(valid_every_epochs=n)` does"
+    "Return whether an epoch lacks a value because it ended without a validation"
     return monitor.startswith('valid_') and not any(str(k).startswith('valid_') for k in row)
 
 def _misspelt(name, names, is_own):
-    "Return whether a name looks like a slip of another, or, if only the loop makes columns (`is_own`), begins one"
+    "Return whether a name looks like a slip of another, or, if the loop makes all (`is_own`), begins one"
     if name in names: return False
     def kind(o): return re.sub('[^0-9_]', '', o)
     near = get_close_matches(name, [o for o in names if kind(o) == kind(name)], cutoff=.87)
@@ -280,7 +279,7 @@ def _misspelt(name, names, is_own):
 
 # %% ../../nbs/loop/03_metrics.ipynb #f2b3116f
 def rank(value: float, loss: float | None, mode: str) -> tuple:
-    "Return the key by which epochs are compared, lower for a better one: ties go to the lower validation loss"
+    "Return the key that compares epochs, lower for a better one: ties go to the lower validation loss"
     return value if mode == 'min' else -value, math.inf if loss is None or math.isnan(loss) else loss
 
 def best_row(rows: Sequence[Mapping], monitor: str, mode: str, first: int = 0) -> int | None:

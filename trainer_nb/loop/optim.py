@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base import common_device, did_you_mean, entries, listed, norms
-from .param_groups import ParamGroups, fused, named_parameters
+from .param_groups import ParamGroups, fused, matched_rates, named_parameters
 from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
@@ -30,7 +30,7 @@ def trained(learn: Any) -> list[nn.Module]:
 def _parameters_of(modules): return list(chain.from_iterable(o.parameters() for o in modules))
 
 def trained_parameters(learn: Any) -> list[nn.Parameter]:
-    "Return the parameters of the modules that a fit trains, frozen ones, too; those that two share come twice"
+    "Return the parameters of the modules that a fit trains, frozen ones, too; shared ones come twice"
     return _parameters_of(trained(learn))
 
 def trains_loss(learn: Any) -> bool:
@@ -38,8 +38,9 @@ def trains_loss(learn: Any) -> bool:
     return any(p.requires_grad for p in _parameters_of(trained(learn)[1:]))
 
 def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
-    "Return the modules whose state is kept: the model, or one in its place, and a loss function that is one"
-    return {'model': model, **({'loss_fn': learn.loss_fn} if isinstance(learn.loss_fn, nn.Module) else {})}
+    "Return the modules whose state is kept: the model, or one in its place, and the loss function"
+    parts = {'model': model, 'loss_fn': learn.loss_fn}
+    return {k: o for k, o in parts.items() if k == 'model' or isinstance(o, nn.Module)}
 
 def named_parts(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the parts of the model, and those of a loss function under names that no model has"
@@ -114,7 +115,7 @@ def _asks(step):
     return given is not None and given.default is Parameter.empty
 
 def needs_closure(opt: Optimizer) -> bool:
-    "Return whether a step evaluates the loss again, as in LBFGS and SAM; for others set `opt.needs_closure = True`"
+    "Return whether a step evaluates the loss again, as in LBFGS, SAM, or with `opt.needs_closure`"
     res = getattr(opt, 'needs_closure', None)
     if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
     return bool(res)
@@ -153,7 +154,7 @@ def _is_alike(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and a.layout == b.layout
 
 def load_optimizer(opt: Optimizer, state: dict) -> None:
-    """Load an optimizer's state into the tensors that it has, as compiled code and captured graphs hold them
+    """Load an optimizer's state into its tensors, as compiled code and captured graphs hold them
 
     `capturable`, which compiled code sets on a GPU, is switched off on the host.
     """
@@ -168,7 +169,7 @@ def load_optimizer(opt: Optimizer, state: dict) -> None:
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(group: dict, key: str, value: float) -> None:
-    "Set an entry of a param group; a tensor is written in place, since a captured graph may read it"
+    "Set an entry of a param group; a tensor in place, since a captured graph may read it"
     if isinstance(group.get(key), Tensor): group[key].fill_(value)
     else: group[key] = value
 
@@ -203,7 +204,7 @@ def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]
     """
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = named_parameters(trained(learn))
-    found = ParamGroups(lr)._rates(named, learn.model)
+    found = matched_rates(ParamGroups(lr).lr, named, learn.model)
     rates = {p: found[k][1] for k, p in named.items() if found[k]}
     res = []
     for i, g in enumerate(learn.opts[name].param_groups):
@@ -216,7 +217,7 @@ def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]
 
 # %% ../../nbs/loop/05_optim.ipynb #7057d2ed
 def check_optimizers(opts: Mapping, *owners: Any) -> None:
-    "Refuse optimizers with parameters of another model, and those whose learning rates would share a column"
+    "Refuse optimizers with parameters of another model, or whose rates would share a column"
     names = lr_names(opts)
     if double := [o for o in names if names.count(o) > 1]:
         raise ValueError(f'two learning rates would be in the column {double[0]!r}, of the optimizers {list(opts)}: '
@@ -237,7 +238,7 @@ def check_optimizers(opts: Mapping, *owners: Any) -> None:
             'model, or a part of it, was made again after the optimizer, make the optimizer last, or pass its class')
 
 def check_shared(opts: Mapping) -> None:
-    "Refuse a parameter of two optimizers where one loss is for all: each clears the gradients that it has used"
+    "Refuse a parameter of two optimizers where one loss is for all: each clears its gradients"
     of = {}
     for name, opt in opts.items():
         for p in parameters(opt):

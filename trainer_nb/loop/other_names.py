@@ -15,14 +15,15 @@ from torch.utils.data import Dataset
 
 from ..base import did_you_mean
 
-# %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
+# %% ../../nbs/loop/31_other_names.ipynb #ce450dd0
 def _by_name(table):
     "dict: each name in another library → the name here"
     res = {}
     for ours, theirs in table.items(): res |= dict.fromkeys(theirs.split(), ours)
     return res
 
-EVENT_NAMES = _by_name({    # event or step here → names of events in other libraries; as a dict: their name → ours
+# %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
+EVENT_NAMES = _by_name({    # event or step here → names in other libraries; as a dict: their name → ours
     '`before_fit`': 'begin_fit on_fit_begin on_fit_start on_train_begin on_train_start fit_start before_run',
     '`after_fit`': 'end_fit on_fit_end on_train_end fit_end after_run',
     '`before_epoch`':
@@ -113,7 +114,7 @@ def is_data(o: Any) -> bool:
     return hasattr(o, '__iter__') and not isinstance(o, str) and bool(getattr(o, 'ndim', 1))
 
 def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
-    "Refuse positional arguments and others that `f`, a learner's `fit`, does not take; show the same call here"
+    "Refuse arguments that `f`, a learner's `fit`, does not take; show the same call here"
     data = [o for o in given if is_data(o) and not isinstance(o, nn.Module)]
     if not any(map(is_data, given)) and not {'x', 'y', 'validation_data', 'validation_split'} & others.keys():
         if given[1:]: raise TypeError(
@@ -125,7 +126,8 @@ def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
     parts = ['model', train]
     if others.get('validation_data') is not None: parts.append(valid)
     if 'batch_size' in others and are_arrays: parts.append(f'bs={others["batch_size"]}')
-    n = next((others[k] for k in _EPOCHS if k in others), next((o for o in given if type(o) is int), 'n_epochs'))
+    known = [others[k] for k in _EPOCHS if k in others] + [o for o in given if type(o) is int]
+    n = [*known, 'n_epochs'][0]
     shown = {'x', 'y', 'validation_data', 'validation_split', 'batch_size', *_EPOCHS}
     rest = [o for o in others if o not in shown]
     kind = type(given[0]).__name__

@@ -62,7 +62,7 @@ def _shown(x):
 
 # %% ../../nbs/loop/09_outputs.ipynb #a6071bd2
 class _Rows:
-    "Tensors, joined along the first dimension; if the number of rows is known, each is copied to its place at once"
+    "Tensors, joined along the first dimension; if the number of rows is known, copied to their place"
     def __init__(self, total=None):
         self.total, self.whole, self.n = total, None, 0     # expected rows; a tensor for them; rows in it
         self.parts = []                                     # tensors that are not in it
@@ -83,7 +83,7 @@ class _Rows:
     def result(self):
         parts = [*([self.whole[:self.n]] if self.n else []), *self.parts]
         is_whole = not self.n or self.n == self.total
-        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()       # a view would keep the whole alive
+        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()   # a view keeps the whole
         if parts[0].layout is not torch.strided: return torch.cat(parts)
         dtype = reduce(torch.promote_types, (o.dtype for o in parts))
         res, i = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=dtype), 0
@@ -94,6 +94,43 @@ class _Rows:
             i += len(part)
         return res
 
+# %% ../../nbs/loop/09_outputs.ipynb #0utp0005
+def _kind_of(x, sizes, name, before=None):
+    "Say how to read the output of a batch of one of `sizes` samples, after others of kind `before`"
+    if isinstance(x, Tensor):
+        if x.ndim and (not sizes or len(x) in sizes) or not x.ndim and sizes == {1}: return 'rows'
+        if not x.ndim and name.endswith("['loss']"): return 'values'    # of a model that returns its own loss
+    elif _named(x) is not None: return 'fields'
+    elif isinstance(x, (list, tuple)):
+        rows = set().union(*map(_first_sizes, x))
+        are_fields = rows and None not in rows and (rows <= sizes if sizes else len(rows) == 1)
+        are_samples = len(x) in sizes if sizes else not are_fields
+        if are_fields and are_samples:      # two samples and two outputs, say
+            if before in ('fields', 'samples'): return before
+            if isinstance(x[0], Mapping): return 'samples'
+            if isinstance(x, tuple): return 'fields'
+            raise ValueError(
+                f'{name} of a batch of {len(x)} are a list of {len(x)} with {len(x)} rows each: '
+                'one for each sample, or several outputs? Return a tuple or a dict of outputs, '
+                'or a list of dicts with one for each sample')
+        if are_fields: return 'fields'
+        if are_samples: return 'samples'
+    elif not isinstance(x, (str, bytes)): return 'objects'
+    size = ' or '.join(map(str, sorted(sizes))) or 'unknown size'
+    raise ValueError(
+        f'{name} of a batch of {size} are a {_shown(x)}: '
+        'expected one row or one entry of a list for each sample. '
+        "If the batch holds another number of samples, or the outputs have other rows,  "
+        "return that number as 'n' from the step")
+
+def _made(kind, values):
+    "Make a mapping, sequence or dataclass like those of the batches"
+    if hasattr(kind, '_fields'): return kind(*values.values())
+    if issubclass(kind, (list, tuple)): return kind(values.values())
+    if not issubclass(kind, Mapping): return kind(**values)
+    try: return kind(values)
+    except TypeError: return values
+
 # %% ../../nbs/loop/09_outputs.ipynb #efedd082
 class Joined:
     "Outputs of several batches as one, on the host"
@@ -102,75 +139,37 @@ class Joined:
         self.kind, self.type, self.parts = None, None, None     # of the first batch; what holds the outputs
 
     def add(self, x: Any, sizes: set[int]) -> None:
-        "Add the output for a batch of one of `sizes` samples, as a copy; raises an error if it cannot be joined"
+        "Add a copy of the output of a batch of one of `sizes` samples; refuse what cannot be joined"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
         if isinstance(x, Tensor) and x.is_nested: x = list(x.unbind())
-        kind, old = self._kind(x, sizes), self.type
+        kind = _kind_of(x, sizes, self.name, self.kind)
         if self.kind is None:
             self.kind, self.type = kind, type(x)
             self.parts = {'fields': {}, 'rows': _Rows(self.total), 'values': _Rows()}.get(kind, [])
         if kind != self.kind: raise ValueError(
-            f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a {old.__name__} before, '
-            f'which was read as {self.kind}')
+            f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a '
+            f'{self.type.__name__} before, which was read as {self.kind}')
         getattr(self, f'_add_{kind}')(x, sizes)
 
-    def _kind(self, x, sizes):
-        if isinstance(x, Tensor):
-            if x.ndim and (not sizes or len(x) in sizes): return 'rows'
-            if not x.ndim and sizes == {1}: return 'rows'
-            if not x.ndim and self.name.endswith("['loss']"): return 'values'   # of a model that returns its own loss
-        elif _named(x) is not None: return 'fields'
-        elif isinstance(x, (list, tuple)):
-            rows = set().union(*map(_first_sizes, x))
-            are_fields = rows and None not in rows and (rows <= sizes if sizes else len(rows) == 1)
-            are_samples = len(x) in sizes if sizes else not are_fields
-            if are_fields and are_samples:      # two samples and two outputs, say
-                if self.kind in ('fields', 'samples'): return self.kind
-                if isinstance(x[0], Mapping): return 'samples'
-                if isinstance(x, tuple): return 'fields'
-                raise ValueError(
-                    f'{self.name} of a batch of {len(x)} are a list of {len(x)} with {len(x)} rows each: '
-                    'one for each sample, or several outputs? Return a tuple or a dict of outputs, '
-                    'or a list of dicts with one for each sample')
-            if are_fields: return 'fields'
-            if are_samples: return 'samples'
-        elif not isinstance(x, (str, bytes)): return 'objects'
-        size = ' or '.join(map(str, sorted(sizes))) or 'unknown size'
-        raise ValueError(
-            f'{self.name} of a batch of {size} are a {_shown(x)}: '
-            'expected one row or one entry of a list for each sample. '
-            "If the batch holds another number of samples, or the outputs have other rows,  "
-            "return that number as 'n' from the step")
-
     def _add_rows(self, x, sizes): self.parts.add(x if x.ndim else x[None], self.name)
-    def _add_values(self, x, sizes): self.parts.add(x[None], self.name)
+    _add_values = _add_rows
     def _add_samples(self, x, sizes): self.parts += [map_tensors(_copy, o) for o in x]
     def _add_objects(self, x, sizes): self.parts.append(x)
 
     def _add_fields(self, x, sizes):
-        named = _named(x)
-        if named is None: named = dict(enumerate(x))
-        named = {k: o for k, o in named.items() if not hasattr(o, 'get_seq_length')}    # large caches of transformers
+        named = dict(enumerate(x)) if _named(x) is None else _named(x)
+        named = {k: o for k, o in named.items() if not hasattr(o, 'get_seq_length')}    # large caches
         if self.parts and self.parts.keys() != named.keys(): raise ValueError(
             f'{self.name} have the entries {list(named)} here, but had {list(self.parts)} before')
         for k, o in named.items():
             if k not in self.parts: self.parts[k] = Joined(f'{self.name}[{k!r}]', self.total)
             self.parts[k].add(o, sizes)
 
-    def result(self,
-        is_one: bool = False,   # return the output for the first sample, without the dimension of the batch
-    ) -> Any:                   # of the type of the outputs
-        "Join the outputs of all batches; frees memory on the way"
-        if self.kind == 'fields': return self._result_of_fields({k: o.result(is_one) for k, o in self.parts.items()})
+    def result(self, is_one: bool = False) -> Any:  # of the type of the outputs
+        "Join all outputs, or return that of the first sample (`is_one`); frees memory on the way"
+        if self.kind == 'fields': return _made(self.type, {k: o.result(is_one) for k, o in self.parts.items()})
         if self.kind == 'objects' and all(o is None for o in self.parts): return None
         res = self.parts if self.kind in ('samples', 'objects') else self.parts.result()
         return res[0] if is_one else res
-
-    def _result_of_fields(self, values):
-        if hasattr(self.type, '_fields'): return self.type(*values.values())
-        if issubclass(self.type, (list, tuple)): return self.type(values.values())
-        if not issubclass(self.type, Mapping): return self.type(**values)
-        try: return self.type(values)
-        except TypeError: return values

@@ -20,32 +20,29 @@ from .reading import Binned, Readings, best_epoch, first_row, in_words, overfit_
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
 def _points(h, first, best=None):
-    "Return the marks: dict of name → (batches, values). An epoch's mean stands in the middle of the epoch"
+    "Return the marks: name → (batches, values); an epoch's mean stands in its middle"
     at_start = [row for row in h.valid_rows if row['batch'] == first]
-    if first: at_start = at_start[1:]       # it ended the earlier fit; a second one is this fit's `valid_first`
+    if first: at_start = at_start[1:]       # of the earlier fit; a second one is `valid_first`
     marks = {}
     for row in at_start + [row for row in h.valid_rows if row['batch'] > first]:
         _add_marks(marks, row['batch'], row, ('train_', 'valid_'))
     for start, end, row in zip([0, *h.ends], h.ends, h.epoch_rows):
         if end > first: _add_marks(marks, (start + 1 + end)/2, row, 'train_')
     names = sorted(marks, key=lambda o: (o[6:], o))
-    return {name: _thinned(marks[name], 300, best) for name in names}
+    return {name: _thinned(marks[name], 300, best and best.batch) for name in names}
 
 def _add_marks(marks, x, row, prefixes):
     "Append (x, value) to the marks of each column with one of the prefixes"
     for name, v in row.items():
         if name.startswith(prefixes): marks.setdefault(name, []).append((x, v))
 
-def _thinned(pairs, most, best): return tuple(map(list, zip(*_few(pairs, most, best and best.batch))))
-
-def _few(pairs, most, keep=None):
-    "Thin out many points: keep the lowest and the highest of each stretch, and the one at a batch"
-    if len(pairs) <= most: return pairs
-    size, res = 2*len(pairs)//most + 1, []
+def _thinned(pairs, most, keep=None):
+    "Thin out points to (xs, ys): keep lowest and highest of each stretch, and the one at a batch"
+    size, res = 2*len(pairs)//most + 1 if len(pairs) > most else 1, []
     for i in range(0, len(pairs), size):
         part = sorted(pairs[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
         res += sorted({part[0], part[-1], *(o for o in part if o[0] == keep)})
-    return res
+    return tuple(map(list, zip(*res)))
 
 # %% ../../nbs/loop/23_plot.ipynb #7e8aee6c
 def _zigzag(xs, low, high):
@@ -57,19 +54,20 @@ def _dotted(curve, color, name, most=60, dash=''):
     return Line(*curve, color, name, points=len(curve[0]) <= most, dash=dash)
 
 def _is_loss(name, points):
-    "Return whether this is a loss, over one validation set or all; a column that training also has is a metric"
+    "Return whether this is a loss over one validation set or all; what training has, too, is a metric"
     phase, *words = name.split('_')
-    if words[:1] == ['loss']: return not words[1:] or phase + '_loss' not in points     # a part of the loss is a metric
+    if words[:1] == ['loss']: return not words[1:] or phase + '_loss' not in points     # not a part
     if phase == 'train' or 'train_' + name[6:] in points: return False
     whole = next((o for i in range(1, len(words)) if (o := '_'.join(['valid', *words[i:]])) in points), '')
     return whole.split('_')[1:2] == ['loss'] and _is_loss(whole, points)
 
 def _train_losses(curves):
     "Return the losses that are trained: of one with parts the whole, which may be of another size"
-    return ['train_loss'] if 'train_loss' in curves else [o for o in curves if o.startswith('train_loss')]
+    if 'train_loss' in curves: return ['train_loss']
+    return [o for o in curves if o.startswith('train_loss')]
 
 def _colors(curves):
-    "Choose colours for the losses and their learning rates: dict of what follows 'train_loss' → colour"
+    "Choose colours for the losses and their rates: what follows 'train_loss' → colour"
     return dict(zip([o.removeprefix('train_loss') for o in _train_losses(curves)], COLORS))
 
 def _not_drawn(names, width):
@@ -82,8 +80,10 @@ def _not_drawn(names, width):
     return note
 
 # %% ../../nbs/loop/23_plot.ipynb #ae23779c
-def _losses(plot, curves, points, xlim, log, most=12):
-    "Make the panel of the losses, with all marks and smoothed curves inside; single batches may leave it"
+_MOST = 12      # validation losses in the panel, metrics in the chart
+
+def _losses(plot, curves, points, xlim, log):
+    "Make the panel of the losses; marks and smoothed curves are inside, single batches may leave it"
     colors, faint, words = _colors(curves), [], ''
     h = plot.history
     rows = [row for row, end in zip(h.epoch_rows, h.ends) if end > plot.first]
@@ -94,10 +94,11 @@ def _losses(plot, curves, points, xlim, log, most=12):
     valid = [o for o in points if o.startswith('valid_') and _is_loss(o, points)]
     valid.sort(key=lambda o: o.split('_')[1] != 'loss')     # those over all sets first
     marks = [_dotted(points[name], color, name, dash=dash)
-             for name, (color, dash) in zip(valid[:most], STYLES[len(colors):])]
+             for name, (color, dash) in zip(valid[:_MOST], STYLES[len(colors):])]
     raw = list(chain.from_iterable(o.ys for o in faint))
-    if log and (low := min(filter(math.isfinite, [*raw, *chain.from_iterable(o.ys for o in marks)]), default=1.)) <= 0:
-        raise ValueError(f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
+    low = min(filter(math.isfinite, chain(raw, *(o.ys for o in marks))), default=1.)
+    if log and low <= 0: raise ValueError(
+        f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
     for ylog in (False, True) if log is None else (log,):
         bold = []
         for end, color in colors.items():
@@ -108,7 +109,7 @@ def _losses(plot, curves, points, xlim, log, most=12):
     if words: bold.append(Line([], [], next(iter(colors.values())), 'each batch', width=1))
     ylim = limits(list(chain.from_iterable(seen)), raw, ylog)
     notes = list(filter(None, [plot.scale(ylog, log is None)]))
-    left_out = _train_losses(curves)[len(colors):] + valid[most:]
+    left_out = _train_losses(curves)[len(colors):] + valid[_MOST:]
     if left_out: notes.append(_not_drawn(left_out, 420))
     return Panel(54, 24, 534, 176, faint + bold + marks, xlim, ylim, xlabel=None, ylog=ylog, note=', '.join(notes))
 
@@ -175,11 +176,11 @@ def _shared(names, points, xlim, readings):
     return Chart(316, 290, panels)
 
 # %% ../../nbs/loop/23_plot.ipynb #15bbec17
-def _grid(names, points, xlim, n_metrics, readings, best=None, most=12):
+def _grid(names, points, xlim, n_metrics, readings, best=None):
     "Make small panels, one for each metric"
-    points = {k: _thinned([*zip(*points[k])], 100, best) for k in names}
-    bases, left_out = (found := _bases(names))[:most], found[most:]
-    n = min(max(n_metrics, len(found)), most)
+    points = {k: _thinned([*zip(*points[k])], 100, best and best.batch) for k in names}
+    bases, left_out = (found := _bases(names))[:_MOST], found[_MOST:]
+    n = min(max(n_metrics, len(found)), _MOST)
     n_columns = 2 if n == 4 else 3
     n_rows = -(-n//n_columns)
     width, room, panels = 604/n_columns, max(252/n_rows, 84), []
@@ -222,16 +223,41 @@ def _epochs(h, first):
     places = ticks(min(ends) - .01, max(ends) + .01, 12, whole=True)
     return 'epoch', [(ends[v], label) for v, label in places if v in ends]
 
+# %% ../../nbs/loop/23_plot.ipynb #6d085190
+def _charts(plot, end=0, log=None):
+    "Yield the chart, then that with the other vertical axis"
+    h, first, curves = plot.history, plot.first, plot.update()
+    best = best_epoch(h, first)
+    points = _points(h, first, best)
+    last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
+    pad = .015*(last - first)
+    xlim = min([first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
+    names, readings = [o for o in points if not _is_loss(o, points)], Readings(h, first)
+    rates, metrics = _rates(curves, xlim), _metrics(names, points, xlim, plot.n_metrics, readings, best)
+    hover, alt = [*readings.of_batches(curves)], in_words(h, first)
+    others = [rates, *chain.from_iterable(o.panels for o in metrics)]
+    for p in others:
+        if p.xlabel: p.below = _epochs(h, first)
+    while True:
+        losses = replace(_losses(plot, curves, points, xlim, log), hover=hover)
+        losses = with_flags(with_branches(losses, h, first), flags_after(h, first))
+        if (bad := h.bad_from or 0) > first:
+            losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
+        losses = losses.below_legend()
+        _mark_best(h, best, [losses, *others], h.n_steps)
+        yield beside(Chart(604, 290, [losses, rates], alt=alt), *metrics)
+        log = not losses.ylog
+
 # %% ../../nbs/loop/23_plot.ipynb #6d08519b
 class Plot(Binned):
     "A chart of a history without its `first` batches; it has room for `n_metrics` from the start"
     def __init__(self, history: Any, first: int = 0, n_metrics: int = 0):
         super().__init__(history, first)
         self.n_metrics = n_metrics
-        self.is_log, self.since = None, 0       # vertical axis as last chosen; batch of its last change
+        self.is_log, self.since = None, 0       # vertical axis; batch of its last change
 
     def scale(self, is_log: bool, is_chosen: bool) -> str:
-        "Return a note on a vertical axis; one that is chosen automatically may change, and the note says since when"
+        "Return a note on a vertical axis, and since when there is one that was chosen automatically"
         if is_chosen:
             if self.is_log not in (None, is_log): self.since = self.history.n_steps
             self.is_log = is_log
@@ -241,38 +267,11 @@ class Plot(Binned):
     def final(self) -> Chart:
         "Draw all values, with a switch to the other vertical axis"
         self.is_log, self.since = None, 0       # whatever a live picture had before
-        charts = self._charts()
+        charts = _charts(self)
         chart, switch = next(charts), 'linear' if self.is_log else 'logarithmic'
         try: return replace(chart, other=next(charts), switch=switch)
         except ValueError: return chart
 
-    def chart(self,
-        end: int = 0,           # number of the last batch expected, or 0
-        log: bool|None = None,  # logarithmic axis of the losses; None: if a linear one would flatten most of them
-    ) -> Chart:
-        "Draw the values so far"
-        return next(self._charts(end, log))
-
-    def _charts(self, end=0, log=None):
-        "Yield the chart, then that with the other vertical axis"
-        h, first, curves = self.history, self.first, self.update()
-        best = best_epoch(h, first)
-        points = _points(h, first, best)
-        last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
-        pad = .015*(last - first)
-        xlim = min([first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
-        names, readings = [o for o in points if not _is_loss(o, points)], Readings(h, first)
-        rates, metrics = _rates(curves, xlim), _metrics(names, points, xlim, self.n_metrics, readings, best)
-        hover, alt = [*readings.of_batches(curves)], in_words(h, first)
-        others = [rates, *chain.from_iterable(o.panels for o in metrics)]
-        for p in others:
-            if p.xlabel: p.below = _epochs(h, first)
-        while True:
-            losses = _losses(self, curves, points, xlim, log)
-            losses = with_flags(with_branches(replace(losses, hover=hover), h, first), flags_after(h, first))
-            if (bad := h.bad_from or 0) > first:
-                losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
-            losses = losses.below_legend()
-            _mark_best(h, best, [losses, *others], h.n_steps)
-            yield beside(Chart(604, 290, [losses, rates], alt=alt), *metrics)
-            log = not losses.ylog
+    def chart(self, end: int = 0, log: bool | None = None) -> Chart:
+        "Draw the values so far, up to the batch `end`; `log` as in `History.plot`"
+        return next(_charts(self, end, log))

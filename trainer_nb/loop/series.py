@@ -16,6 +16,17 @@ from torch import Tensor
 
 from ..base import check_kinds, common_device
 
+# %% ../../nbs/loop/27_series.ipynb #5e71e507
+def _as_tensor(values):
+    if isinstance(values, Tensor): return values
+    return torch.frombuffer(values[:], dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
+
+def _as_array(t):
+    "Copy the values of a tensor to the host"
+    res = array('d', bytes(8*len(t)))
+    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t.cpu())
+    return res
+
 # %% ../../nbs/loop/27_series.ipynb #1b46cb99
 SERIES_KINDS = {'n': int, 'host': Tensor, 'chunks': [[(int, Tensor)]]}
 
@@ -35,11 +46,11 @@ class Series:
         self.n = i + len(values)
 
     def fetch(self, n: int = 0, start: int = 0, keep: bool = True) -> array:
-        """Return the values from `start` on, filled with nan to length `n`; read those on a device at once
+        """Return the values from `start` on, with nan to length `n`; read those on a device at once
 
         A thread that reads while another one writes does not `keep` the copies.
         """
-        chunks = self.chunks[:]         # before `host`: a value that moves meanwhile is then in both, not in neither
+        chunks = self.chunks[:]     # before `host`: a value that moves meanwhile is in both, not in neither
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
         tensors = [o for o in new if isinstance(o, Tensor)]
@@ -68,7 +79,7 @@ class Series:
             if len(parts) == 1: return parts[0]
             return torch.cat(parts) if isinstance(parts[0], Tensor) else array('d', b''.join(parts))
         groups = [list(zip(*g)) for _, g in groupby(self.chunks, kind)]
-        self.chunks = [(starts[0], join(parts)) for starts, parts in groups]        # few and long chunks, for the file
+        self.chunks = [(starts[0], join(parts)) for starts, parts in groups]    # few, for the file
         return {'n': self.n, 'host': _as_tensor(self.host), 'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
 
     def load_state_dict(self, state: Mapping) -> None:
@@ -79,16 +90,6 @@ class Series:
         self.chunks = [(i, o if isinstance(o, Tensor) and o.device.type != 'cpu' else on_host(o))
                        for i, o in state['chunks']]
 
-def _as_tensor(values):
-    if isinstance(values, Tensor): return values
-    return torch.frombuffer(values[:], dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
-
-def _as_array(t):
-    "Copy the values of a tensor to the host"
-    res = array('d', bytes(8*len(t)))
-    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t.cpu())
-    return res
-
 # %% ../../nbs/loop/27_series.ipynb #306c6291
 _CODES = {float: 1, int: 2}      # code of a value's type in packed rows; 0: missing, or in `rest`
 
@@ -98,14 +99,9 @@ def pack_rows(rows: Sequence[Mapping]) -> dict:
     values, kinds, rest = array('d'), bytearray(), []
     for name in names:
         column = [row.get(name) for row in rows]
-        types = set(map(type, column))
-        if types <= {float}: kind = b'\x01'*len(rows)
-        elif types <= {int} and -2**53 <= min(column) <= max(column) <= 2**53: kind = b'\x02'*len(rows)
-        else:
-            kind = bytes(0 if type(v) is int and abs(v) > 2**53 else _CODES.get(type(v), 0) for v in column)
-            rest += [(i, name, rows[i][name]) for i, k in enumerate(kind) if not k and name in rows[i]]
-            column = [v if k else math.nan for v, k in zip(column, kind)]
-        values.extend(column)
+        kind = bytes(0 if type(v) is int and abs(v) > 2**53 else _CODES.get(type(v), 0) for v in column)
+        rest += [(i, name, rows[i][name]) for i, k in enumerate(kind) if not k and name in rows[i]]
+        values.extend(v if k else math.nan for v, k in zip(column, kind))
         kinds += kind
     shape = len(names), len(rows)
     kinds = torch.frombuffer(kinds, dtype=torch.uint8) if kinds else torch.zeros(0, dtype=torch.uint8)
