@@ -1,5 +1,5 @@
 "What four documents ask of the API: calls and names of other trainers, the whole lifecycle, a clip, a call, a config"
-import dataclasses, json, threading, types
+import dataclasses, json, os, threading, types
 from collections import namedtuple
 
 import pytest, torch, torch.nn.functional as F
@@ -265,11 +265,17 @@ CONFIGS = [{'width': 8, 'name': 'a', 'parts': [1, 2]}, Config(),
 def test_the_config_reaches_exports_runs_and_cards(tmp_path):
     from trainer_nb.runs.card import settings
     for i, config in enumerate(CONFIGS):
-        learn = Learner(make_model(), (X, Y), loss_fn=F.cross_entropy, bs=8, display=False, config=config)
+        learn = Learner(make_model(), (X, Y), (X, Y), loss_fn=F.cross_entropy, bs=8, display=False, config=config)
         learn.export(tmp_path/f'{i}')
         assert json.loads((tmp_path/f'{i}'/'config.json').read_text())['config'] == CONFIGS[0]
         assert settings(learn, (), {})['config'] == CONFIGS[0], i
-    run = learn.start(1, folder=tmp_path/'run')
-    run.wait(120)
-    assert run.folder.read('run.json')['settings']['config'] == CONFIGS[0]
-    assert 'config.width' in str(run.card()) and 'config.name' in str(run.card())
+    run = learn.start(2, folder=tmp_path/'run')
+    run.wait(300)
+    info, text = run.folder.read('run.json'), run.card().markdown
+    assert info['settings']['config'] == CONFIGS[0] and info['environment']['device'] == 'cpu'
+    assert info['data']['train'] == info['data']['valid']
+    for part in 'Results', 'Settings', 'Data', 'Epochs', 'Environment': assert f'## {part}' in text
+    loss = f'{learn.history.epochs["valid_loss"][-1]:.6g}'
+    for word in 'config.width', 'config.name', 'float32', 'torch', loss: assert word in text
+    assert str(tmp_path) not in text and os.uname().nodename not in text
+    assert (tmp_path/'run'/'record'/'log.curves.json').exists()

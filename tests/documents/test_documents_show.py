@@ -15,7 +15,7 @@ from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output
 from trainer_nb.show.display import Log
-from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
+from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 from trainer_nb.show.budget import Budget
 from trainer_nb.show.output import progress
 
@@ -208,13 +208,9 @@ class Arch:
     act: type = nn.Tanh
     sizes: list = field(default_factory=lambda: [8, 3])
 
-CONFIG = {'model': Arch(), 'optim': {'lr': .1, 'nesterov': True}, 'note': None}
+CONFIG = {'model': Arch(), 'optim': SimpleNamespace(lr=.1, nesterov=True), 'note': None}
 FLAT = {'model.depth': 3, 'model.act': 'Tanh', 'model.sizes': '[8, 3]', 'optim.lr': .1, 'optim.nesterov': True,
         'note': 'None'}
-
-def test_settings_are_flat():
-    assert flatten(CONFIG) == FLAT and flatten(None) == {} and flatten('x') == {'config': 'x'}
-    assert flatten(SimpleNamespace(a={'b': 1})) == {'a.b': 1}
 
 @pytest.mark.parametrize('cls, name', [(WandbLogger, 'wandb'), (TrackioLogger, 'trackio')])
 def test_settings_reach_services(monkeypatch, cls, name):

@@ -162,14 +162,6 @@ def test_ends_are_named_beside_the_lines_and_do_not_overlap():
     last = {k: drawn.dots(color)[-1][1] for k, color in zip(histories, COLORS)}
     assert sorted(ends, key=lambda k: ends[k][1]) == sorted(last, key=last.get)
 
-def test_values_under_the_pointer_are_those_of_the_lines():
-    histories = {'a': made(1), 'b': made(2)}
-    c = compare(histories, x='batch')
-    texts = dict(c.chart().panels[0].hover)
-    assert [*texts] == [60, 120, 180, 240, 300]
-    for row_a, row_b in zip(*(h.valid_rows for h in histories.values())):
-        for name, row in ('a', row_a), ('b', row_b): assert f'{name} {row["valid_loss"]:#.4g}' in texts[row['batch']]
-
 # ---- wrong input -----------------------------------------------------------------------------------------------------
 
 def test_wrong_input(tmp_path, monkeypatch):
@@ -438,15 +430,15 @@ def test_waiting_for_the_interpreter_costs_no_budget():
     "A picture of 64 ms that took 1.2 s beside a busy cell"
     wall, own = [0.], [0.]
     budget = Budget(lambda: wall[0], lambda: own[0])
+    with pytest.raises(KeyError), budget.drawing(): raise KeyError
+    assert budget.next < math.inf       # the next one comes after one that failed
     for _ in range(20):
         with budget.drawing():
             wall[0] += 1.2
             own[0] += .064
         wall[0] = max(wall[0], budget.next)
-    assert budget.next < 1 + 100*21*.064 and budget.time_s == pytest.approx(19*.064)
+    assert budget.next < 1 + 100*21*.064
     assert View(RunFolder('none'), RecordTail(None)).budget.cost is thread_time
-    with pytest.raises(KeyError), budget.drawing(): raise KeyError
-    assert budget.next < math.inf       # the next one comes after one that failed
 
 def test_a_run_that_failed_before_its_first_record(tmp_path):
     make_run(tmp_path/'good', made(1))

@@ -1,11 +1,11 @@
 "The table of runs, notes, tags, deletion, and the card of a run"
-import json, os, re, time
+import re, time
 
-import pytest, torch, torch.nn.functional as F
+import pytest
 
 from test_compare import append, made, make_run
 from test_runs import plant
-from trainer_nb.all import Learner, Run, runs
+from trainer_nb.all import Run, runs
 from trainer_nb.runs.folder import RunFolder
 
 BAD = '<img src=x onerror=alert(1)>|`x`\n# [a](javascript:b)'
@@ -49,7 +49,6 @@ def test_one_damaged_number_does_not_hide_the_other_runs(three):
 
 def test_deletion_asks(three, monkeypatch):
     run = Run(three/'run0')
-    with pytest.raises(RuntimeError, match=r'run.delete\(yes=True\)'): run.delete()
     monkeypatch.setattr('trainer_nb.runs.run._is_attended', lambda: True)
     for reply, is_gone in ('', False), ('n', False), ('Y', True):
         monkeypatch.setattr('builtins.input', lambda text: reply)
@@ -58,10 +57,7 @@ def test_deletion_asks(three, monkeypatch):
     (three/'link').symlink_to(three/'run1')
     with pytest.raises(RuntimeError, match='is a link'): Run(three/'link').delete(yes=True)
     (three/'run1'/'out').symlink_to(three/'run2')
-    run = make_run(three/'run1', made(1), state='running') and Run(three/'run1')
-    with pytest.raises(RuntimeError, match='stop it before'): run.delete(yes=True)
-    make_run(three/'run1', made(1))
-    assert run.delete(yes=True) and (three/'run2'/'run.json').exists()
+    assert Run(three/'run1').delete(yes=True) and (three/'run2'/'run.json').exists()
 
 def test_tags(three):
     run = Run(three/'run0')
@@ -93,16 +89,3 @@ def test_card_is_escaped_and_executes_nothing(tmp_path):
     for name in 'b.md', 'b.png', 'c.html': (tmp_path/name).symlink_to(kept)
     for name in 'b.md', 'c.html': card.save(tmp_path/name)      # a link there is replaced, not followed
     assert kept.read_text() == 'mine' and (tmp_path/'b.png').read_bytes()[:4] == b'\x89PNG'
-
-def test_card_of_a_real_run(tmp_path):
-    x = torch.randn(64, 3)
-    learn = Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=16, display=False)
-    run = learn.start(2, folder=tmp_path/'a')
-    run.wait(300)
-    text = run.card().markdown
-    for part in 'Results', 'Settings', 'Data', 'Epochs', 'Environment': assert f'## {part}' in text
-    assert 'float32' in text and 'torch' in text and f'{learn.history.epochs["valid_loss"][-1]:.6g}' in text
-    assert str(tmp_path) not in text and os.uname().nodename not in text
-    assert (tmp_path/'a'/'record'/'log.curves.json').exists()
-    info = json.loads((tmp_path/'a'/'run.json').read_text())
-    assert info['data']['train'] == info['data']['valid'] and info['environment']['device'] == 'cpu'

@@ -128,6 +128,7 @@ class _Steer:
 
 def _head(c, stale, chart): return f'<div>{escape(c.status_line())}</div>{stale}{chart}'
 
+# %% ../../nbs/runs/14_comparison.ipynb #24dd673d
 class _Board:
     "The widgets of a live comparison: check boxes and buttons that stay, and HTML that changes"
     def __init__(self, scope, c, kernel, clicked):

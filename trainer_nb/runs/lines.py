@@ -84,7 +84,7 @@ def _known(c, i, is_log):
     return known[is_log]
 
 def _scaled(c, shown, start, fits_all):
-    "Choose the vertical axis: (what is drawn of each run, first place, last place, limits, is it logarithmic?)"
+    "Choose the axes: what is drawn of each run, (first, last place), (limits, is it logarithmic?)"
     for ylog in False, True:
         drawn = [_known(c, i, ylog) for i in range(len(c.sources))]
         longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
@@ -95,7 +95,7 @@ def _scaled(c, shown, start, fits_all):
         values, others = [*chain.from_iterable(seen)], [*chain.from_iterable(rest)]
         far = sorted(filter(math.isfinite, others))[-1:]    # it squeezes the lines in colour, too
         if not needs_log([[*o, *far] for o in seen]) or any(v <= 0 for v in values): break
-    return drawn, start*longest, longest or 1, limits(values, others, ylog), ylog
+    return drawn, (start*longest, longest or 1), (limits(values, others, ylog), ylog)
 
 # %% ../../nbs/runs/11_lines.ipynb #b73ce400
 def _in_words(c, label):
@@ -116,7 +116,7 @@ def chart_of(
     fits_all: bool = False,     # whether the vertical axis fits most of the grey lines, too
 ) -> Chart:
     "Draw the lines of a comparison"
-    drawn, first, longest, ylim, ylog = _scaled(c, slots, start, fits_all)
+    drawn, (first, longest), (ylim, ylog) = _scaled(c, slots, start, fits_all)
     unit, label = 1, AXES[c.x]
     if c.x == 'time': unit, label = next((u, name) for top, u, name in _UNITS if longest >= top)
     grey, bold, names = [], [], [cut_name(s.name, 18) for s in c.sources]
@@ -151,11 +151,8 @@ S .labels input{display:inline-block;position:absolute;opacity:0;width:0;height:
 S .labels label:has(:focus-visible){outline:2px solid}
 S :is(td,th):first-child{text-align:left!important}'''
 
-def sheet(
-    scope: str,     # selector of the element that holds charts, table and check boxes
-    n: int,         # runs
-) -> str:
-    "Write the rules by which check boxes choose the colours of lines"
+def sheet(scope: str, n: int) -> str:
+    "Write the rules by which the check boxes of `n` runs, in the element `scope`, choose colours"
     rules, taken, s = [_FIXED.replace('S ', f'{scope} ').replace('S:', f'{scope}:')], '', scope
     for k in range(len(COLORS)):
         is_next = f'{s}{taken}:not(:has(.k{k}:checked))'

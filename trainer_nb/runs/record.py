@@ -21,14 +21,6 @@ from ..show import JSONLLogger
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
 def _finite(values): return [v if math.isfinite(v) else None for v in values]
 
-def _reached(learn):
-    "Steps, samples and seconds of training so far, for other axes than batches"
-    fit, s = learn.fitting, learn.state
-    seconds = sum(row.get('time_s', 0.) for row in learn.history.epoch_rows)
-    if fit is not None and fit.train is not None:
-        seconds += fit.time_s + perf_counter() - fit.opened
-    return {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
-
 class _Amendments:
     "What changes after its line is written: flags, and losses that several ranks know at the end of an epoch"
     def __init__(self, history):
@@ -59,7 +51,13 @@ class RunRecord(JSONLLogger):
         self._careful(self._write_mark, learn)
 
     def _write_mark(self, learn):
-        self.write('mark', self.n, _reached(learn))
+        "Write a line with steps, samples and seconds of training, for other axes than batches"
+        fit, s = learn.fitting, learn.state
+        seconds = sum(row.get('time_s', 0.) for row in learn.history.epoch_rows)
+        if fit is not None and fit.train is not None:
+            seconds += fit.time_s + perf_counter() - fit.opened
+        counts = {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
+        self.write('mark', self.n, counts)
         self._note()
 
     def open(self, learn: Any) -> None:
@@ -76,17 +74,15 @@ class RunRecord(JSONLLogger):
 
     def sync(self, learn: Any) -> None:
         super().sync(learn)
-        self._follow()
-
-    def _follow(self, always=False):
         self.along.update()
-        self.along.save(always)
+        self.along.save()
 
     def close(self, learn: Any) -> None:
         if self.file is not None:
             self._write_mark(learn)
             self.file.flush()
-            self._follow(always=True)
+            self.along.update()
+            self.along.save(always=True)
         super().close(learn)
 
     def _note(self):

@@ -84,7 +84,8 @@ class HistorySource(Recorded):
 
     def update(self) -> bool:
         h = self.history
-        now = n, n_valid, n_epoch, _ = h.n_packed, len(h.valid_rows), len(h.ends), h.n_revised
+        n, n_valid, n_epoch = h.n_packed, len(h.valid_rows), len(h.ends)
+        now = n, n_valid, n_epoch, h.n_revised
         if now == self.seen: return False
         self.seen, self.curves, columns = now, Curves(), h.fetch(n)
         take(self.curves, [{'kind': 'valid', **row} for row in h.valid_rows[:n_valid]])

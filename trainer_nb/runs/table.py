@@ -55,9 +55,10 @@ def _losses(source):
     if len(points) > 2 or 'train_loss' not in steps: return points
     return steps['train_loss'].curves()[3]
 
-def _row(folder, source, shown):
+def _row(source, shown):
     source.update()
-    total, c = folder.read('status.json').get('end_epoch'), source.curves
+    folder, c = source.folder, source.curves
+    total = folder.read('status.json').get('end_epoch')
     done = c.scales.get('epoch', [(0, 0)])[-1][1]
     return {'run': folder.path.name, 'status': source.status,
             'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,
@@ -75,16 +76,14 @@ class RunTable:
     def __init__(self, folder: str|Path = 'runs'):
         self.folder = Path(folder)
         found = map(RunFolder, sorted(self.folder.iterdir()) if self.folder.is_dir() else ())
-        self._sources: dict = {}    # folder → `RunSource`, which reads only what is new
-        self.items = sorted((o for o in found if o.is_run), key=_created, reverse=True)
+        found = sorted((o for o in found if o.is_run), key=_created, reverse=True)
+        self.items = [*map(RunSource, found)]       # they read only what is new
 
     @property
     def values(self) -> list[dict]:  # column → value
         "A row for each run: progress, loss, the settings in which the runs differ, notes, age, bytes"
-        for o in self.items: self._sources.setdefault(o, RunSource(o))
-        sources = [self._sources[o] for o in self.items]
-        shown = differing_settings(sources)
-        rows = [_row(o, s, shown) for o, s in zip(self.items, sources)]
+        shown = differing_settings(self.items)
+        rows = [_row(o, shown) for o in self.items]
         empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
         return [{k: v for k, v in row.items() if k not in empty} for row in rows]
 
@@ -119,13 +118,13 @@ class RunTable:
     @property
     def is_live(self) -> bool:
         "Whether one of them trains"
-        return any(not read_status(o).is_over for o in self.items)
+        return any(not read_status(o.folder).is_over for o in self.items)
 
     def __len__(self): return len(self.items)
 
-    def __getitem__(self, i: int) -> Run: return Run(self.items[i].path)
+    def __getitem__(self, i: int) -> Run: return Run(self.items[i].folder.path)
 
-    def __iter__(self) -> Iterator[Run]: return (Run(o.path) for o in self.items)
+    def __iter__(self) -> Iterator[Run]: return (Run(o.folder.path) for o in self.items)
 
     @property
     def _none(self): return f'no runs in {os.path.relpath(self.folder)}'

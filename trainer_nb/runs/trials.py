@@ -50,10 +50,7 @@ class _Study(Drawn):
     "The runs of a sweep, and what Optuna knows of them"
     label = 'plot of the trials'
 
-    def __init__(self,
-        folder: str|Path,   # of the sweep; raises FileNotFoundError if there is none
-        study: Any = None,  # Optuna's study, if it is open already
-    ):
+    def __init__(self, folder: str|Path, study: Any = None):    # study: of Optuna, if it is open already
         self.folder, self._runs, self._sources = Path(folder).absolute(), {}, {}
         path = self.folder/'study.jsonl'
         if study is None and not path.is_file():
@@ -75,10 +72,6 @@ class _Study(Drawn):
         "Return the run of a trial, such as 'trial-003'"
         if name not in self._runs: self._runs[name] = Run(path_in(self.folder, name))
         return self._runs[name]
-
-    def _source(self, name):
-        if name not in self._sources: self._sources[name] = RunSource(self.run(name).folder)
-        return self._sources[name]
 
     def holds(self, name: str) -> bool:
         "Return whether the folder holds a run of this name"
@@ -131,6 +124,7 @@ def counts_of(rows: list[dict]) -> list[str]:
 
 def _text(v): return format_value(v) if isinstance(v, float) else str(v)
 
+# %% ../../nbs/runs/15_trials.ipynb #a3bb14f6
 class _Curves(Values):
     "The monitored values of trials, perhaps none yet"
     is_live = True
@@ -157,7 +151,9 @@ class Trials(_Study):
     def chart(self, rows: list[dict]|None = None) -> Chart:
         "Draw the monitored values of all trials, those of the best in colour"
         rows = self.rows if rows is None else rows
-        sources = [self._source(o['run']) for o in rows]
+        names = [o['run'] for o in rows]
+        for k in {*names} - self._sources.keys(): self._sources[k] = RunSource(self.run(k).folder)
+        sources = [self._sources[k] for k in names]
         values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
         return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
 
@@ -242,6 +238,7 @@ def _under_pointer(name, values, n):
     else: words = ', '.join(dict.fromkeys(map(_label, good)))
     return f'{name}{best} · best {n}: {words}'
 
+# %% ../../nbs/runs/15_trials.ipynb #b3a47ba0
 def _parallel(sweep):
     trials, monitor = _done(sweep, 2), sweep.plan['monitor']
     trials.sort(key=lambda o: o.value, reverse=sweep.plan['mode'] == 'max')
