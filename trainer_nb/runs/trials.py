@@ -50,7 +50,10 @@ class _Study(Drawn):
     "The runs of a sweep, and what Optuna knows of them"
     label = 'plot of the trials'
 
-    def __init__(self, folder: str|Path, study: Any = None):    # study: of Optuna, if it is open already
+    def __init__(self,
+        folder: str|Path,   # of the sweep; raises FileNotFoundError if there is none
+        study: Any = None,  # Optuna's study, if it is open already
+    ):
         self.folder, self._runs, self._sources = Path(folder).absolute(), {}, {}
         path = self.folder/'study.jsonl'
         if study is None and not path.is_file():

@@ -42,8 +42,12 @@ def _check(c):      # raises ValueError
 # %% ../../nbs/runs/10_values.ipynb #va000009
 class Values:
     "What is compared: the columns of each run, their best values, and the order of the runs"
-    def __init__(self, sources: list[Recorded], metric: str|None = None, x: str = 'step',
-                 mode: str|None = None):    # as for `compare`
+    def __init__(self,
+        sources: list[Recorded],    # runs, histories and files
+        metric: str|None = None,    # None: the loss
+        x: str = 'step',            # a key of `AXES`
+        mode: str|None = None,      # 'min' or 'max'
+    ):
         self.sources, self.metric = sources, metric
         self.x, self.mode = x, mode
         self.drawn = {}     # index of a run → what is drawn of it, until there is more
