@@ -4,10 +4,10 @@ import math
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, digest, make_learner, problem, weights
+from common import batches, digest, make_learner, problem, record, same, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.accumulate import Accumulator
-from trainer_nb.loop.hooks import Hook, LambdaHook
+from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.plot import Plot
 from trainer_nb.save.early_stopping import EarlyStopping
@@ -29,16 +29,22 @@ def plain_means(model, data):
 
 def linear(): return nn.Linear(4, 3)
 
+def made(step=two_losses, valid_dl=None, train_dl=None, model=None, **kwargs):
+    "The same learner each time, with other steps"
+    torch.manual_seed(0)
+    options = {'lr': .1, 'train_step': step, **kwargs}
+    return make_learner(linear() if model is None else model, train_dl or batches(), valid_dl, **options)
+
+def fitted(*args, n_epochs=1, **kwargs): return made(*args, **kwargs).fit(n_epochs)     # its history
+
 def test_numbers_that_a_step_returns_are_columns():
-    learn = make_learner(linear(), batches(), batches(13, 2), train_step=two_losses, metrics=[accuracy], lr=.1)
+    learn = made(valid_dl=batches(13, 2), metrics=[accuracy])
     h = learn.fit(2)
     for phase in 'train', 'valid':
         for name in 'loss', 'loss_ce', 'loss_reg', 'accuracy': assert len(h.epochs[f'{phase}_{name}']) == 2
     assert [*h.steps] == ['train_loss', 'train_loss_ce', 'train_loss_reg', 'lr']
-    assert h.steps['train_loss_ce'] != h.steps['train_loss']
-    for i in range(h.n_steps):
-        total = h.steps['train_loss_ce'][i] + h.steps['train_loss_reg'][i]
-        assert math.isclose(h.steps['train_loss'][i], total, rel_tol=1e-6)
+    loss, ce, reg = (torch.tensor(h.steps[f'train_{k}']) for k in ('loss', 'loss_ce', 'loss_reg'))
+    assert torch.allclose(loss, ce + reg, rtol=1e-6) and not torch.equal(loss, ce)
     ns = [len(y) for _, y in batches()]     # a short last batch weighs less
     last = h.steps['train_loss_ce'][len(ns):]
     assert math.isclose(h.epochs['train_loss_ce'][1], sum(v*n for v, n in zip(last, ns))/sum(ns), rel_tol=1e-9)
@@ -48,19 +54,12 @@ def test_numbers_that_a_step_returns_are_columns():
     assert 'train_loss_ce' in str(h) and 'valid_loss_reg' in str(h)
 
 def test_they_change_nothing_else():
-    def one(batch, learn):
-        res = two_losses(batch, learn)
-        return {k: res[k] for k in ('loss', 'pred', 'targ')}
-    found = []
-    for step in one, two_losses:
-        torch.manual_seed(0)
-        learn = make_learner(linear(), batches(), batches(13, 2), train_step=step, metrics=[accuracy], lr=.1)
-        learn.fit(2)
-        found.append((learn.history.steps, learn.history.epochs, weights(learn.model)))
-    (steps, epochs, w), (more_steps, more_epochs, other_w) = found
-    assert steps == {k: more_steps[k] for k in steps}
-    for k in epochs.keys() - {'time_s'}: assert epochs[k] == more_epochs[k]
-    assert all(map(torch.equal, w, other_w))
+    def one(batch, learn): return {k: v for k, v in two_losses(batch, learn).items() if '_' not in k}
+    few, all_ = (made(step, batches(13, 2), metrics=[accuracy]) for step in (one, two_losses))
+    for learn in few, all_: learn.fit(2)
+    assert same(weights(few.model), weights(all_.model))
+    for part, columns in record(few).items():
+        for k, v in columns.items(): assert record(all_)[part][k] == v, k
 
 def test_only_numbers_that_mean_nothing_else():
     def step(batch, learn):
@@ -69,16 +68,15 @@ def test_only_numbers_that_mean_nothing_else():
                  'one': torch.ones(1), 'text': 'a', 'nothing': None, 'epoch': 7, 'score': res['pred'].sum(), 3: 4.}
         return {**res, **extra}
     metrics = [Metric(lambda a, b: a, name='doubled', pred='score', targ='temp'), accuracy]
-    learn = make_learner(linear(), batches(), train_step=step, metrics=metrics)
-    learn.fit(1)
+    h = fitted(step, metrics=metrics)
     names = {'loss', 'loss_ce', 'loss_reg', 'mse', 'doubled', 'accuracy'}       # a metric reads score and temp
-    assert {o for o in learn.history.epochs if o.startswith('train_')} == {f'train_{o}' for o in names}
+    assert {o for o in h.epochs if o.startswith('train_')} == {f'train_{o}' for o in names}
 
 def test_a_sum_is_divided_as_the_loss_is():
     def step(batch, learn):
         error = (learn.model(batch[0]) - 1).square()
         return {'loss': error.sum(), 'loss_first': error[:, 0].sum(), 'reduction': 'sum'}
-    learn = make_learner(linear(), batches(), train_step=step, lr=1e-9)
+    learn = made(step, lr=1e-9)
     learn.fit(1)
     with torch.no_grad(): first = (learn.model(problem()[0]) - 1).square()[:, 0].mean().item()
     assert math.isclose(learn.history.epochs['train_loss_first'][0], first, rel_tol=1e-4)
@@ -100,8 +98,7 @@ class Several(nn.Module):
 
 def test_a_mapping_output_shows_its_losses():
     data = [{'x': x, 'labels': y, 'scale': torch.tensor(2.)} for x, y in batches()]
-    learn = make_learner(Several(), data, data, loss_fn=None)
-    h = learn.fit(1)
+    h = make_learner(Several(), data, data, loss_fn=None).fit(1)
     assert [*h.steps] == ['train_loss', 'train_loss_box', 'lr']       # not the batch's own 'scale'
     assert h.epochs['valid_loss_box'][0] > 0 and 'train_scale' not in h.epochs
 
@@ -116,38 +113,33 @@ def test_a_number_is_that_of_its_batch():
         first = learn.model.bias[0]     # the optimizer writes to it
         seen.append(first.item())
         return {**two_losses(batch, learn), 'bias': first.clone(), 'updated': first}
-    learn = make_learner(linear(), batches(), train_step=step, lr=.1)
+    learn = made(step)
     steps = learn.fit(1).steps
     assert steps['train_bias'] == seen and len({*seen}) == 5
     assert steps['train_updated'] == [*seen[1:], learn.model.bias[0].item()]
 
 def test_a_number_may_be_missing_in_a_batch():
-    learn = make_learner(linear(), batches(), batches(), train_step=sometimes)
-    h = learn.fit(1)
+    h = fitted(sometimes, batches())
     assert str(h.steps['train_loss_aux']) == '[nan, 1.0, nan, 3.0, nan]'
     assert h.epochs['train_loss_aux'] == [2.] and 'valid_loss_aux' not in h.epochs
 
 def test_a_number_that_is_rare_is_not_taken_for_a_nan():
     def step(batch, learn):
-        rare = {'loss_rare': 2.} if not learn.state.batch_idx else {}
-        return {**two_losses(batch, learn), **rare}
-    learn = make_learner(linear(), batches()*4, train_step=step)
-    h = learn.fit(1)
+        return {**two_losses(batch, learn), **({} if learn.state.batch_idx else {'loss_rare': 2.})}
+    h = fitted(step, train_dl=batches()*4)
     assert h.bad_from is None and math.isnan(h.steps['train_loss_rare'][-1]) and h.epochs['train_loss_rare'] == [2.]
 
 def test_hooks_watch_what_a_step_returns():
     def step(batch, learn): return {**two_losses(batch, learn), 'loss_up': float(learn.state.epoch)}
     stop = EarlyStopping(2, monitor='valid_loss_up')
-    learn = make_learner(linear(), batches(), batches(), train_step=step, hooks=[stop])
-    assert len(learn.fit(9)) == 3 and stop.best_epoch == 0
+    assert len(fitted(step, batches(), hooks=[stop], n_epochs=9)) == 3 and stop.best_epoch == 0
 
 def test_a_key_that_stops_being_a_number_is_named_once():
     def step(batch, learn):
         i = learn.state.batch_idx
         return {**two_losses(batch, learn), 'norm': torch.ones(()) if i < 2 else torch.ones(3)}
-    learn = make_learner(linear(), batches(), train_step=step)
-    with pytest.warns(UserWarning, match="'norm' ends here") as found: learn.fit(1)
-    assert len(found) == 1 and learn.history.steps['train_norm'][:2] == [1, 1]
+    with pytest.warns(UserWarning, match="'norm' ends here") as found: h = fitted(step)
+    assert len(found) == 1 and h.steps['train_norm'][:2] == [1, 1]
 
 def test_what_has_a_column_already_keeps_it():
     def step(batch, learn):
@@ -155,15 +147,14 @@ def test_what_has_a_column_already_keeps_it():
         learn.record('loss_ce', 5., mean=True)
         return {**res, 'accuracy': -1., 'right': -1.}
     def by_name(pred, targ): return {'right': accuracy(pred, targ), 'wrong': 1 - accuracy(pred, targ)}
-    learn = make_learner(linear(), batches(), batches(), train_step=step, metrics=[accuracy, by_name])
-    h = learn.fit(1)
+    h = fitted(step, batches(), metrics=[accuracy, by_name])
     assert h.epochs['train_loss_ce'] == [5.] and 'train_loss_ce' not in h.steps
     for phase in 'train', 'valid':
         assert 0 <= h.epochs[f'{phase}_accuracy'][0] == pytest.approx(h.epochs[f'{phase}_right'][0])
 
 def test_several_validation_sets():
     sets = {'a': batches(11, 2), 'b': batches(6, 3)}
-    learn = make_learner(linear(), batches(), sets, train_step=lambda b, learn: {**two_losses(b, learn), 'a_loss': 1.})
+    learn = made(lambda b, learn: {**two_losses(b, learn), 'a_loss': 1.}, sets)
     h = learn.fit(1)
     a, b = h.epochs['valid_a_loss_ce'][0], h.epochs['valid_b_loss_ce'][0]
     assert math.isclose(h.epochs['valid_loss_ce'][0], (11*a + 6*b)/17, rel_tol=1e-9)
@@ -175,17 +166,12 @@ def test_a_step_that_yields_may_return_numbers():
         yield 'd', two_losses(batch, learn)['loss']
         return {'loss_d': 9., 'margin': 3.}
     model = linear()
-    optim = {'d': torch.optim.SGD(model.parameters(), .1)}
-    learn = make_learner(model, batches(), batches(), train_step=step, optim=optim)
-    h = learn.fit(1)
+    h = fitted(step, batches(), model=model, optim={'d': torch.optim.SGD(model.parameters(), .1)}, lr=None)
     assert h.epochs['train_margin'] == h.epochs['valid_margin'] == [3.] and h.epochs['train_loss_d'][0] != 9
 
 @pytest.mark.parametrize('n', [2, 4, 7])
 def test_resumed_in_another_learner(n, tmp_path):
-    def make():
-        torch.manual_seed(3)
-        return make_learner(linear(), batches(), batches(13, 2), train_step=sometimes, metrics=[accuracy], lr=.1)
-    whole, first, second = make(), make(), make()
+    whole, first, second = (made(sometimes, batches(13, 2), metrics=[accuracy]) for _ in range(3))
     whole.fit(3)
     stop = LambdaHook(after_step=lambda learn: learn.training and learn.history.n_steps == n and learn.stop())
     first.fit(3, hooks=[stop])
@@ -198,10 +184,7 @@ def test_equal_in_two_processes():
         res, (x, _) = two_losses(batch, learn), batch
         if len(x) and (x[:, 0] > 1.2).any(): res['loss_few'] = x[:, 0].max()
         return res
-    def make():
-        torch.manual_seed(0)
-        return make_learner(linear(), batches(), batches(13, 2), train_step=step, lr=.1, seed=1)
-    alone, learn = make(), make()
+    alone, learn = (made(step, batches(13, 2), seed=1) for _ in range(2))
     alone.fit(2)
     learn.launch(2, 2)
     for rows in 'steps', 'epochs':
@@ -219,7 +202,7 @@ def test_nothing_waits_for_the_device():
         return {'loss': res['loss'], **{f'loss_{i}': res['loss_ce']*i for i in range(5)}, 'lucky': 7.}
     counts = []
     for step in one, one, many:     # the first fit of all warms up
-        learn = make_learner(linear(), batches()*100, batches()*50, train_step=step)
+        learn = made(step, batches()*50, batches()*100)
         with counted() as seen: learn.fit(2)
         counts.append(dict(seen))
     assert counts[1] == counts[2]
@@ -227,7 +210,7 @@ def test_nothing_waits_for_the_device():
 def test_more_than_eight_are_counted_in_the_table(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '999')
     def step(batch, learn): return {**two_losses(batch, learn), **{f'part_{i:02}': 1. for i in range(10)}}
-    learn = make_learner(linear(), batches(), batches(), train_step=step, display='text')
+    learn = made(step, batches(), display='text')
     h = learn.fit(1)
     assert h.epochs['train_part_09'] == h.epochs['valid_part_09'] == [1.] and len(h.steps['train_part_09']) == 5
     for text in str(h), capsys.readouterr().out:
@@ -241,9 +224,8 @@ def test_more_than_eight_are_counted_in_the_table(capsys, monkeypatch):
 def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     "The panel of the losses has the whole loss alone; its parts are drawn beside it, like metrics"
     def step(batch, learn): return {**(res := two_losses(batch, learn)), 'loss_reg': 1000 + res['loss_reg']}
-    learn = make_learner(linear(), batches(), {'a': batches(), 'b': batches()} if sets else batches(), train_step=step)
-    chart = Plot(learn.fit(3)).chart()
-    losses, _, *beside = chart.panels
+    h = fitted(step, {'a': batches(), 'b': batches()} if sets else batches(), n_epochs=3)
+    losses, _, *beside = Plot(h).chart().panels
     assert losses.ylim[1] < 100 and not any('reg' in o.name or 'ce' in o.name for o in losses.lines)
     drawn = {line.name for panel in beside for line in panel.lines}
     assert {'loss_ce', 'loss_reg'} <= drawn or sets and 'not drawn' in ''.join(p.note or '' for p in beside)
@@ -264,37 +246,28 @@ class Total:
         return self.n
 
 def test_means_so_far_for_the_live_line():
-    seen, after = [], []
-    class Watch(Hook):
-        def after_step(self, learn):
-            now, n = learn.phase.sums.running(), learn.phase.pass_.n + learn.training
-            ns = [len(y) for _, y in batches()][:n]
-            assert [*now] == ['loss_ce', 'loss_reg', 'accuracy', 'Total'], now
-            seen.append((learn.training, now['loss_ce'], ns))
-    for hooks in [], [Watch()]:
-        torch.manual_seed(0)
-        metrics = [accuracy, Total(), Metric(Total(2**20), name='large')]
-        learn = make_learner(linear(), batches(), batches(), train_step=two_losses, metrics=metrics, hooks=hooks, lr=.1)
-        learn.fit(2)
-        after.append(digest(learn))
-    assert after[0] == after[1]     # nobody notices
+    seen = []
+    def watch(learn):
+        now = learn.phase.sums.running()
+        assert [*now] == ['loss_ce', 'loss_reg', 'accuracy', 'Total'], now
+        seen.append(now['loss_ce'])
+    learns = [made(valid_dl=batches(), metrics=[accuracy, Total(), Metric(Total(2**20), name='large')],
+                   hooks=[LambdaHook(after_step=o)]) for o in (lambda learn: None, watch)]
+    for learn in learns: learn.fit(2)
+    assert digest(learns[0]) == digest(learns[1])   # nobody notices
     steps, ns = learn.history.steps['train_loss_ce'], [len(y) for _, y in batches()]
-    train = [value for training, value, _ in seen if training]
-    for i in range(5):
-        mean = sum(v*n for v, n in zip(steps[:i + 1], ns))/sum(ns[:i + 1])
-        assert train[i] == pytest.approx(mean)
-    assert seen[9][:2] == (False, learn.history.valids['valid_loss_ce'][0])
+    means = [sum(v*n for v, n in zip(steps[:i], ns))/sum(ns[:i]) for i in range(1, 6)]
+    assert seen[:5] == pytest.approx(means)
+    assert seen[9] == learn.history.valids['valid_loss_ce'][0]
 
 def test_a_divided_batch_has_the_numbers_of_the_whole():
     from trainer_nb.features.accumulation import Division
     found = []
     for most in None, 2:
-        torch.manual_seed(0)
-        learn = make_learner(linear(), batches(), train_step=two_losses, hooks=[GradAccum(1)], lr=.1)
+        learn = made(hooks=[GradAccum(1)])
         learn.get_hook('GradAccum').division = division = Division()
         division.most = most
-        learn.fit(1)
-        found.append(learn.history.steps['train_loss_ce'])
+        found.append(learn.fit(1).steps['train_loss_ce'])
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 # a loss that is no tensor, or none at all
@@ -306,7 +279,7 @@ def test_a_loss_that_is_a_number():
     assert h.epochs['valid_loss'][0] == pytest.approx(sum(plain_means(learn.model, batches())))
     assert learn.validate()['valid_loss'] == h.epochs['valid_loss'][0]
     with pytest.raises(TypeError, match=r'the loss is a float: expected a 0-d tensor; return it .* without .item\(\)'):
-        make_learner(linear(), batches(), train_step=score).fit(1)
+        fitted(score)
 
 # values of one's own that survive resume
 
@@ -318,9 +291,8 @@ def test_a_dict_of_ones_own_survives_resume(tmp_path):
                 state['mean'] = .5*state['mean'] + .5*batch[0].mean(0)
                 state['log'].append(state['seen'])
             return two_losses(batch, learn)
-        return make_learner(linear(), batches(), batches(), train_step=step, state=state, hooks=[])
-    def fresh(): return {'seen': 0, 'mean': torch.zeros(4), 'log': []}
-    a, b, c = fresh(), fresh(), fresh()
+        return made(step, batches(), state=state)
+    a, b, c = ({'seen': 0, 'mean': torch.zeros(4), 'log': []} for _ in range(3))
     make(a).fit(2)
     first = make(b)
     first.fit(2, hooks=[LambdaHook(after_step=lambda learn: learn.history.n_steps == 7 and learn.stop())])

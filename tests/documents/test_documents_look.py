@@ -39,8 +39,7 @@ def test_binary_masks():
     learn = Learner(nn.Conv2d(3, 1, 1), valid_dl=(x, y), loss_fn=F.binary_cross_entropy_with_logits, display=False)
     res = learn.results()
     assert res.task() == 'classes' and int(res.confusion().counts.sum()) == y.numel()
-    sample = res.show(1).samples[0]
-    at = res.top_losses(1)[1].item()
+    sample, at = res.show(1).samples[0], res.top_losses(1)[1].item()
     assert torch.equal(sample['target'], y[at].long()) and torch.equal(sample['predicted'], (res.pred[at] > 0).long())
     view = learn.show_batch(2, valid=True)
     assert [*view.samples()[0][0]] == ['x', 'y'] and view._repr_html_().count('<img') == 4

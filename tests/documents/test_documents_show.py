@@ -2,7 +2,6 @@
 import io, logging, re, subprocess, sys
 from configparser import ConfigParser
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -16,7 +15,7 @@ from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output
 from trainer_nb.show.display import Log
-from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten
+from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 from trainer_nb.show.budget import Budget
 from trainer_nb.show.output import progress
 
@@ -26,6 +25,10 @@ def learner(display, **kwargs):
     torch.manual_seed(0)
     kwargs = {'train_dl': batches(200), 'valid_dl': batches(seed=2), 'metrics': [accuracy], **kwargs}
     return make_learner(display=display, **kwargs)
+
+ALWAYS = LambdaHook(after_step=lambda learn: learn.display.draw(learn))
+
+def live_lines(parts): return [o for o in parts if '░ epoch' in o or '█ epoch' in o]
 
 def untimed(text): return re.sub(r'[\d.]+ (it/s|s/it)|\d\d:\d\d|[\d.]+ m?s\b', '…', text)
 
@@ -47,7 +50,7 @@ class Large(Share):
 
 def test_the_live_line_has_every_metric_of_the_batches_so_far(monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '200')
-    expected, n = [], count()
+    expected, seen = [], []
     def look(learn):
         if not learn.training: return
         x, y = learn.batch
@@ -55,11 +58,10 @@ def test_the_live_line_has_every_metric_of_the_batches_so_far(monkeypatch, capsy
         hits, ones, total = map(sum, zip(*seen))
         learn.display.draw(learn)       # this batch is counted: `after_step`
         expected.append((hits/total, ones/total))
-    seen = []
     metrics = [accuracy, Metric(Share(), name='share'), Metric(Large(), name='large')]
     learn = learner('tty', metrics=metrics, hooks=[LambdaHook(after_step=look)])
     learn.fit(1)
-    lines = [o for o in re.split(r'[\r\n]', capsys.readouterr().out) if '░ epoch' in o or '█ epoch' in o]
+    lines = live_lines(re.split(r'[\r\n]', capsys.readouterr().out))
     lines = [o for o in lines if 'accuracy' in o and 'valid' not in o][-len(expected):]
     assert learn.display.error is None and len(lines) == len(expected) == 40
     for line, (hits, ones) in zip(lines, expected):
@@ -76,10 +78,9 @@ def test_running_metrics_are_read_with_an_update_only_and_change_no_number(monke
         learn = learner(how, metrics=[accuracy, Metric(Share(), name='share')], hooks=hooks)
         learn.fit(2, valid_every=13)
         return digest(learn)
-    always = LambdaHook(after_step=lambda learn: learn.display.draw(learn))
     plain = run(False)
     assert not calls
-    assert run('tty', always) == plain and len(calls) > 80
+    assert run('tty', ALWAYS) == plain and len(calls) > 80
     calls.clear()
     with monkeypatch.context() as m:        # nothing is due after the first update
         m.setattr(module, 'Budget', lambda: Budget(lambda: 0.))
@@ -89,15 +90,12 @@ def test_running_metrics_are_read_with_an_update_only_and_change_no_number(monke
 def test_a_line_has_at_most_eight_values_and_fits_a_terminal_of_80_columns(monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '80')
     metrics = [Metric(lambda pred, targ: pred.mean(), name=f'metric_{i}') for i in range(12)]
-    always = LambdaHook(after_step=lambda learn: learn.display.draw(learn))
-    learn = learner('tty', metrics=metrics, hooks=[always])
+    learn = learner('tty', metrics=metrics, hooks=[ALWAYS])
     learn.fit(1)
     parts = re.split(r'[\r\n]', capsys.readouterr().out)
-    live = [o for o in parts if '░ epoch' in o or '█ epoch' in o]
-    assert max(map(len, parts)) < 80 and all('loss' in o and 'it/s' in o for o in live[1:])
-    assert parts[-2].startswith('done: 1 epoch, best valid_loss') or 'done: 1 epoch' in ' '.join(parts[-3:])
-    line = module.StatusLine.text
-    seen = []
+    assert max(map(len, parts)) < 80 and all('loss' in o and 'it/s' in o for o in live_lines(parts)[1:])
+    assert 'done: 1 epoch' in ' '.join(parts[-3:])
+    line, seen = module.StatusLine.text, []
     def keep(self, *args):
         seen.append(line(self, *args))
         return seen[-1]
@@ -210,25 +208,20 @@ class Arch:
     act: type = nn.Tanh
     sizes: list = field(default_factory=lambda: [8, 3])
 
-CONFIG = {'model': Arch(), 'optim': {'lr': .1, 'nesterov': True}, 'note': None}
+CONFIG = {'model': Arch(), 'optim': SimpleNamespace(lr=.1, nesterov=True), 'note': None}
 FLAT = {'model.depth': 3, 'model.act': 'Tanh', 'model.sizes': '[8, 3]', 'optim.lr': .1, 'optim.nesterov': True,
         'note': 'None'}
-
-def test_settings_are_flat():
-    assert flatten(CONFIG) == FLAT and flatten(None) == {} and flatten('x') == {'config': 'x'}
-    assert flatten(SimpleNamespace(a={'b': 1})) == {'a.b': 1}
 
 @pytest.mark.parametrize('cls, name', [(WandbLogger, 'wandb'), (TrackioLogger, 'trackio')])
 def test_settings_reach_services(monkeypatch, cls, name):
     got, fake = [], ModuleType(name)
-    run = SimpleNamespace(id='1', name='1', step=0, log=lambda *args, **kwargs: None, finish=lambda **kwargs: None)
+    def nothing(*args, **kwargs): pass
     def init(config=None, **kwargs):
         got.append(config)
-        return run
-    fake.init, fake.log, fake.finish = init, run.log, run.finish
+        return SimpleNamespace(id='1', name='1', step=0, log=nothing, finish=nothing)
+    fake.init, fake.log, fake.finish = init, nothing, nothing
     monkeypatch.setitem(sys.modules, name, fake)
-    learner(False, config=CONFIG, hooks=[cls('p')]).fit(1)
-    learner(False, config=CONFIG, hooks=[cls('p', config={'mine': 1})]).fit(1)
+    for own in {}, {'config': {'mine': 1}}: learner(False, config=CONFIG, hooks=[cls('p', **own)]).fit(1)
     assert got == [FLAT, {'mine': 1}]
 
 def test_settings_reach_mlflow_once(monkeypatch):
@@ -258,17 +251,12 @@ def events_of(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     return EventAccumulator(str(folder), size_guidance={'images': 0, 'tensors': 0}).Reload()
 
-def hparams_of(folder):
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-    found = {}
-    for tag, data in events_of(folder).PluginTagToContent('hparams').items():
-        found[tag.rsplit('/')[-1]] = HParamsPluginData.FromString(data)
-    return found
-
 def test_tensorboard_has_settings_to_compare_runs_by(tmp_path):
     pytest.importorskip('tensorboard')
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
     learner(False, config=CONFIG, hooks=[TensorBoardLogger(tmp_path)]).fit(1)
-    found = hparams_of(tmp_path)
+    content = events_of(tmp_path).PluginTagToContent('hparams')
+    found = {tag.rsplit('/')[-1]: HParamsPluginData.FromString(data) for tag, data in content.items()}
     start = found['session_start_info'].session_start_info.hparams
     assert {*start} == {*FLAT} and start['model.depth'].number_value == 3 and start['model.act'].string_value == 'Tanh'
     names = [o.name.tag for o in found['experiment'].experiment.metric_infos]

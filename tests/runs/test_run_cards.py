@@ -1,11 +1,11 @@
 "The table of runs, notes, tags, deletion, and the card of a run"
-import json, os, re, time
+import re, time
 
-import pytest, torch, torch.nn.functional as F
+import pytest
 
-from test_compare import made, make_run
+from test_compare import append, made, make_run
 from test_runs import plant
-from trainer_nb.all import Learner, Run, runs
+from trainer_nb.all import Run, runs
 from trainer_nb.runs.folder import RunFolder
 
 BAD = '<img src=x onerror=alert(1)>|`x`\n# [a](javascript:b)'
@@ -22,9 +22,9 @@ def test_table_sorts_by_any_column(three):
     assert names('best valid_loss') == ['run1', 'run2', 'run0'] == [o.path.name for o in runs(three, 'best valid_loss')]
     assert names('lr', reverse=True) == ['run2', 'run0', 'run1'] and names('run', reverse=True)[0] == 'run2'
     for i, n in enumerate([20, 3, None]):
-        status = RunFolder(three/f'run{i}').read('status.json')
-        RunFolder(three/f'run{i}').write('status.json', {**status, 'end_epoch': n})
-    with (three/'run1'/'record'/'log.jsonl').open('a') as f: f.write('{"kind": "epoch", "batch": 999, "epoch": 9}\n')
+        folder = RunFolder(three/f'run{i}')
+        folder.write('status.json', {**folder.read('status.json'), 'end_epoch': n})
+    append(RunFolder(three/'run1'), '{"kind": "epoch", "batch": 999, "epoch": 9}')
     assert [runs(three, 'epochs').rows[i]['epochs'] for i in range(3)] == ['5/20', '5', '10/3']
     make_run(three/'run3', made(1, n_epochs=1)).write('run.json', {'created': 'x'})
     (three/'run3'/'record'/'log.jsonl').unlink()
@@ -49,7 +49,6 @@ def test_one_damaged_number_does_not_hide_the_other_runs(three):
 
 def test_deletion_asks(three, monkeypatch):
     run = Run(three/'run0')
-    with pytest.raises(RuntimeError, match=r'run.delete\(yes=True\)'): run.delete()
     monkeypatch.setattr('trainer_nb.runs.run._is_attended', lambda: True)
     for reply, is_gone in ('', False), ('n', False), ('Y', True):
         monkeypatch.setattr('builtins.input', lambda text: reply)
@@ -58,10 +57,7 @@ def test_deletion_asks(three, monkeypatch):
     (three/'link').symlink_to(three/'run1')
     with pytest.raises(RuntimeError, match='is a link'): Run(three/'link').delete(yes=True)
     (three/'run1'/'out').symlink_to(three/'run2')
-    run = make_run(three/'run1', made(1), state='running') and Run(three/'run1')
-    with pytest.raises(RuntimeError, match='stop it before'): run.delete(yes=True)
-    make_run(three/'run1', made(1))
-    assert run.delete(yes=True) and (three/'run2'/'run.json').exists()
+    assert Run(three/'run1').delete(yes=True) and (three/'run2'/'run.json').exists()
 
 def test_tags(three):
     run = Run(three/'run0')
@@ -87,24 +83,9 @@ def test_card_is_escaped_and_executes_nothing(tmp_path):
     heads = {re.sub(r'\\\|', '', o).count('|') for o in rows if 'onerror' in o}
     assert heads == {3}
     card.save(tmp_path/'card.md')
-    card.save(tmp_path/'card.html')
-    assert '![losses and metrics](card.png)' in (tmp_path/'card.md').read_text() and (tmp_path/'card.png').exists()
+    assert '![losses and metrics](card.png)' in (tmp_path/'card.md').read_text()
     with pytest.raises(ValueError, match='.md or .html'): card.save(tmp_path/'card.txt')
     (kept := tmp_path/'kept').write_text('mine')
     for name in 'b.md', 'b.png', 'c.html': (tmp_path/name).symlink_to(kept)
     for name in 'b.md', 'c.html': card.save(tmp_path/name)      # a link there is replaced, not followed
     assert kept.read_text() == 'mine' and (tmp_path/'b.png').read_bytes()[:4] == b'\x89PNG'
-
-def test_card_of_a_real_run(tmp_path):
-    torch.manual_seed(0)
-    x = torch.randn(64, 3)
-    learn = Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=16, display=False)
-    run = learn.start(2, folder=tmp_path/'a')
-    run.wait(300)
-    text = run.card().markdown
-    for part in 'Results', 'Settings', 'Data', 'Epochs', 'Environment': assert f'## {part}' in text
-    assert 'float32' in text and 'torch' in text and f'{learn.history.epochs["valid_loss"][-1]:.6g}' in text
-    assert str(tmp_path) not in text and os.uname().nodename not in text
-    assert (tmp_path/'a'/'record'/'log.curves.json').exists()
-    info = json.loads((tmp_path/'a'/'run.json').read_text())
-    assert info['data']['train'] == info['data']['valid'] and info['environment']['device'] == 'cpu'

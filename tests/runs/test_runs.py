@@ -1,20 +1,20 @@
 "Runs: training in another process gives the numbers of `fit`, outlives the kernel, and opens nothing to anybody"
 import os, pickle, random, re, signal, stat, subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from common import batches, equal, make_learner, problem, record, same, shuffled, until
-from trainer_nb.all import *        # noqa: F403
-from trainer_nb.all import Learner  # noqa: F401
+from common import Noisy, Share, batches, equal, make_learner, problem, record, same, shuffled, until
+from trainer_nb.all import (EMA, EarlyStopping, GradAccum, GradClip, Hook, LambdaHook, Learner, LRScheduler, OneCycle,
+                            Run, attach, runs)
 from trainer_nb.base import rng_state
-from trainer_nb.data import Pass    # noqa: F401
+from trainer_nb.runs import view
 from trainer_nb.runs.folder import RunFolder, process_start
 from trainer_nb.runs.program import pack, put, unpack_program
-from trainer_nb.all import Run, attach, runs
 
 here = Path(__file__).parents[1]
 
@@ -33,13 +33,13 @@ def _ends(tmp_path):
 
 def plain(**kwargs): return make_learner(valid_dl=batches(seed=2), **kwargs)
 
-class Noisy(Dataset):
-    def __init__(self): self.x, self.y = problem()
-    def __len__(self): return len(self.x)
+class Drawn(Noisy):
+    "Samples draw from all global RNGs"
     def __getitem__(self, i):
-        return self.x[i] + torch.randn(4)*.1 + random.random() + float(np.random.rand()), self.y[i]
+        x, y = super().__getitem__(i)
+        return x + random.random() + float(np.random.rand()), y
 
-def workers(): return plain(train_dl=DataLoader(Noisy(), 5, shuffle=True, num_workers=2))
+def workers(): return plain(train_dl=DataLoader(Drawn(*problem()), 5, shuffle=True, num_workers=2))
 
 def scheduler(): return plain(hooks=[LRScheduler(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 30))])
 
@@ -117,16 +117,10 @@ def objects():
         return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])*count.n}
     return make_learner(train_step=step, state=[count])
 
-class Total:
-    def __init__(self): self.reset()
-    def reset(self): self.n = torch.zeros(())
-    def update(self, pred, targ): self.n = self.n + (pred.argmax(1) == targ).sum()
-    def compute(self): return self.n
-
 def much():
     "BatchNorm, a generator of its own, hooks, a metric object"
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    learn = plain(model=model, train_dl=shuffled(generator=torch.Generator().manual_seed(5)), metrics=[Total()],
+    learn = plain(model=model, train_dl=shuffled(generator=torch.Generator().manual_seed(5)), metrics=[Share()],
                   hooks=[GradAccum(3), GradClip(.5), EMA(.9)])
     return learn, {'n_epochs': 3, 'hooks': [OneCycle(.1)]}
 
@@ -150,7 +144,8 @@ def everything(learn):
     return state, record(learn)
 
 def check_equal(a, b):
-    for x, y in zip(everything(a), everything(b)):
+    "Two learners, or what `everything` has found"
+    for x, y in zip(*(o if isinstance(o, tuple) else everything(o) for o in (a, b))):
         for k in x: assert equal(x[k], y[k]), k
 
 @pytest.mark.parametrize('kind', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak, id=o.__name__)
@@ -165,11 +160,8 @@ def test_equals_fit(kind, tmp_path, monkeypatch):
     torch.randn(100), random.random(), np.random.rand()         # other cells
     run.wait(300)
     assert run.status == 'done' and run.history.n_steps == expected.history.n_steps
-    found = everything(learn)
-    for x, y in zip(left, found):
-        for k in x: assert equal(x[k], y[k]), k
-    assert run.history.steps.keys() == learn.history.steps.keys()
-    for k, v in learn.history.steps.items(): assert equal(v, run.history.steps[k]), k
+    check_equal(left, learn)
+    assert equal(learn.history.steps, run.history.steps)
 
 
 # ---- what ends, and what does not ------------------------------------------------------------------------------------
@@ -192,18 +184,18 @@ def slow_learner(n=64):
     exec(SLOW, names)
     return names['make'](n)
 
-def kernel(code, tmp_path):
-    "A process that stands for a kernel, with what it prints"
+def python(*args, cwd):
+    "A process, with what it prints"
     env = {**os.environ, 'PYTHONPATH': str(here.parent)}
-    return subprocess.Popen([sys.executable, '-c', SLOW + code], cwd=tmp_path, stdout=subprocess.PIPE, env=env,
+    return subprocess.Popen([sys.executable, *args], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env,
                             text=True)
 
 def test_kernel_dies(tmp_path):
     "kill -9 of the kernel: the run trains on, a new kernel sees every point, and the end is bit-equal"
-    process = kernel("""
+    process = python('-c', SLOW + """
     run = make().start(4, folder='a')
     print('started', flush=True)
-    time.sleep(600)""", tmp_path)
+    time.sleep(600)""", cwd=tmp_path)
     try:
         while process.stdout.readline() != 'started\n': pass
         run = Run(tmp_path/'a')
@@ -352,13 +344,14 @@ def test_private_and_without_ports(tmp_path):
     run.wait(300)
 
 def test_refusals(tmp_path):
-    learn = make_learner(config=(i for i in range(3)))
-    with pytest.raises(TypeError, match=r'learn\.config is a generator'): learn.start(1, folder=tmp_path/'a')
-    with pytest.raises(ValueError, match='max_gb'): plain().start(1, folder=tmp_path/'a', max_gb=1e-6)
-    with pytest.raises(RuntimeError, match='nothing to resume'): plain().start(folder=tmp_path/'a')
-    with pytest.raises(TypeError, match='epochs'): plain().start(1, folder=tmp_path/'a', epochs=2)
-    with pytest.raises(TypeError, match='on is'): plain().start(1, folder=tmp_path/'a', on='moon')
-    with pytest.raises(TypeError, match='3 is not a hook'): plain().start(1, folder=tmp_path/'a', hooks=[3])
+    odd = make_learner(config=(i for i in range(3)))
+    for learn, args, kwargs, error, words in [
+            (odd, [1], {}, TypeError, r'learn\.config is a generator'),
+            (plain(), [1], {'max_gb': 1e-6}, ValueError, 'max_gb'),
+            (plain(), [], {}, RuntimeError, 'nothing to resume'),
+            (plain(), [1], {'epochs': 2}, TypeError, 'epochs'), (plain(), [1], {'on': 'moon'}, TypeError, 'on is'),
+            (plain(), [1], {'hooks': [3]}, TypeError, '3 is not a hook')]:
+        with pytest.raises(error, match=words): learn.start(*args, folder=tmp_path/'a', **kwargs)
     with pytest.raises(FileNotFoundError, match='no run'): attach(tmp_path/'a')
     assert not (tmp_path/'a').exists()
     (tmp_path/'b').mkdir()
@@ -369,21 +362,18 @@ def test_refusals(tmp_path):
 
 @pytest.mark.soak
 def test_shell(tmp_path):
-    def shell(*args):
-        env = {**os.environ, 'PYTHONPATH': str(here.parent)}
-        return subprocess.run([sys.executable, '-m', 'trainer_nb', *args], cwd=tmp_path, env=env, capture_output=True,
-                              text=True, timeout=60)
+    def shell(*args): return python('-m', 'trainer_nb', *args, cwd=tmp_path).communicate(timeout=60)     # (out, err)
     run = slow_learner(640).start(500, folder=tmp_path/'runs'/'a')
     until(lambda: run.status == 'running')
-    assert 'in use' in shell('run', 'runs/a').stderr
-    assert 'running' in shell('status').stdout and shell('stop', 'runs/a').stdout == 'asked to stop after this batch\n'
-    assert isinstance(shell('tail', 'runs/a').stdout, str)
-    assert 'stopped' in shell('status', 'runs/a').stdout and 'no run' in shell('tail', 'b').stderr
+    assert 'in use' in shell('run', 'runs/a')[1]
+    assert 'running' in shell('status')[0] and shell('stop', 'runs/a')[0] == 'asked to stop after this batch\n'
+    assert isinstance(shell('tail', 'runs/a')[0], str)
+    assert 'stopped' in shell('status', 'runs/a')[0] and 'no run' in shell('tail', 'b')[1]
 
 @pytest.mark.soak
 def test_memory(tmp_path):
     "`start` holds no second copy of the data, not for a moment; the process that trains reads the file's own pages"
-    process = kernel("""
+    process = python('-c', SLOW + """
     import resource, numpy as np
     def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024
     x = torch.zeros(2**17, 512)         # 256 MiB
@@ -394,7 +384,7 @@ def test_memory(tmp_path):
     before = peak()
     run = learn.start(200, folder='a')
     print(peak() - before, flush=True)
-    """, tmp_path)
+    """, cwd=tmp_path)
     grown = float(process.communicate(timeout=100)[0].splitlines()[-1])
     run = Run(tmp_path/'a')
     until(lambda: run.history.n_steps > 20)
@@ -406,24 +396,14 @@ def test_memory(tmp_path):
 
 # ---- moments at which something else happens -------------------------------------------------------------------------
 
-class Shown:
-    "What a view puts into a cell"
-    def __init__(self): self.drawn, self.closed = [], []
-    def draw(self, *args): self.drawn.append(args)
-    def close(self, *args): self.closed.append(args)
-
-@pytest.fixture
-def shown(monkeypatch):
-    from trainer_nb.runs import view
-    area = Shown()
+def test_folder_vanishes_at_the_end(tmp_path, monkeypatch):
+    "Once a cell has seen that the run is done, its output is final; and a folder that comes back is shown to its end"
+    closed = []
+    area = SimpleNamespace(draw=lambda *args: None, close=lambda *args: closed.append(args))
     monkeypatch.setattr(view, 'front_end', lambda: 'html')
     monkeypatch.setattr(view.View, '_open_area', lambda self, status: area)
-    return area
-
-def test_folder_vanishes_at_the_end(tmp_path, shown):
-    "Once a cell has seen that the run is done, its output is final; and a folder that comes back is shown to its end"
     run = slow_learner().start(2, folder=tmp_path/'a')
     until(lambda: run.status == 'done')
     run.path.rename(tmp_path/'b')
-    text, table, *_ = shown.closed[0]
-    assert 'done' in text and table.count('<tr') >= 3 and len(shown.closed) == 1
+    (text, table, *_), = closed
+    assert 'done' in text and table.count('<tr') >= 3

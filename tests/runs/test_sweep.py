@@ -6,7 +6,7 @@ from zlib import crc32
 import optuna, pytest, torch
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
-from common import batches, make_learner, same
+from common import batches, make_learner, same, weights
 from test_runs import _ends     # noqa: F401
 from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
@@ -21,8 +21,12 @@ def make(trial):
     lr = trial.suggest_float('lr', 1e-3, 1, log=True)
     return make_learner(valid_dl=batches(seed=2), optim=lambda p: torch.optim.SGD(p, lr))
 
-def search(folder, n=2, **kwargs):
-    return sweep(make, n, folder, n_epochs=N_EPOCHS, **{'pruner': NopPruner(), **kwargs})
+def search(folder, n=2, make=make, **kwargs):
+    return sweep(make, n, folder, **{'n_epochs': N_EPOCHS, 'pruner': NopPruner(), **kwargs})
+
+def alone(lr):
+    "The learner of a trial with this learning rate"
+    return make(optuna.trial.FixedTrial({'lr': lr}))
 
 # ---- warm starts -----------------------------------------------------------------------------------------------------
 
@@ -72,19 +76,19 @@ def test_a_warm_process_is_as_a_fresh_one(tmp_path):
     "Bit for bit, after trials that changed their process, crashed, failed, or were stopped"
     def trained(name):
         set_seed(3)
-        learn = make(optuna.trial.FixedTrial({'lr': .1}))
+        learn = alone(.1)
         begin(learn, 2, folder=tmp_path/name, hooks=[Facts(tmp_path/f'{name}.json')]).wait()
         return learn, json.loads((tmp_path/f'{name}.json').read_text())
     fresh, facts = trained('fresh')
     with warm_starts():
         for end, state in ('kill', 'died'), ('raise', 'failed'), ('stop', 'stopped'):
             set_seed(3)
-            run = begin(make(optuna.trial.FixedTrial({'lr': .1})), 2, folder=tmp_path/end, hooks=[Spoils(end)])
+            run = begin(alone(.1), 2, folder=tmp_path/end, hooks=[Spoils(end)])
             while not run.is_over: time.sleep(.05)
             assert run.status == state
         warm, found = trained('warm')
     assert not facts['spoiled'] and facts['leads'] and found == facts
-    assert same(warm.model.state_dict().values(), fresh.model.state_dict().values())
+    assert same(weights(warm.model), weights(fresh.model))
     assert warm.history.steps == fresh.history.steps
     assert run.status == 'stopped' and 'spoiled' in Run(tmp_path/'raise').error
 
@@ -96,12 +100,10 @@ def check_alone(found):
     assert done
     for row in done:
         set_seed(0)
-        alone = make(optuna.trial.FixedTrial({'lr': row['lr']}))
-        alone.fit(N_EPOCHS)
+        losses = (expected := alone(row['lr'])).fit(N_EPOCHS).epochs['valid_loss']
         learn = found.run(row['run']).learner()
-        assert same(learn.model.state_dict().values(), alone.model.state_dict().values())
-        assert learn.history.epochs['valid_loss'] == alone.history.epochs['valid_loss']
-        assert row['valid_loss'] == min(alone.history.epochs['valid_loss'])
+        assert same(weights(learn.model), weights(expected.model))
+        assert learn.history.epochs['valid_loss'] == losses and row['valid_loss'] == min(losses)
 
 def check_told(found, n):
     "Each run is told to Optuna, and nothing is left open"
@@ -114,7 +116,7 @@ def test_interrupted_and_called_again(tmp_path):
         if trial.number: raise KeyboardInterrupt
         return make(trial)
     before = rng_state()
-    with pytest.raises(KeyboardInterrupt): sweep(interrupted, 2, tmp_path/'a', n_epochs=N_EPOCHS, n_jobs=2)
+    with pytest.raises(KeyboardInterrupt): search(tmp_path/'a', make=interrupted, n_jobs=2)
     found = search(tmp_path/'a', n_jobs=2)
     assert same_state(before, rng_state())
     check_told(found, 2)
@@ -144,36 +146,28 @@ def test_halving(tmp_path):
     assert 1 < sum(o['status'] == 'stopped' for o in found.rows) < 7
 
 
-SCRIPT = '''import sys
-sys.path[:0] = [{here!r}, {tests!r}]
-from test_sweep import *
-search({folder!r}, 3)
-'''
-
 @pytest.mark.soak
 def test_killed(tmp_path, n_kills=20):
     rand = random.Random(n_kills)
     for i in range(n_kills):
-        here = Path(__file__).parent
-        code = SCRIPT.format(here=str(here), tests=str(here.parent), folder=str(tmp_path/str(i)))
+        here, folder = Path(__file__).parent, tmp_path/str(i)
+        code = f'import sys; sys.path[:0] = {[str(here), str(here.parent)]}\nimport test_sweep\n'
+        code += f'test_sweep.search({str(folder)!r}, 3)'
         process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.DEVNULL)
         time.sleep(4 + rand.uniform(0, 8))
         process.kill()
         process.wait()
-        found = search(tmp_path/str(i), 3)
+        found = search(folder, 3)
         check_told(found, 3)
         check_alone(found)
 
-def failing(lr_of_failure):
-    def make_one(trial):
-        learn = make(trial)
-        if lr_of_failure(trial.number): learn.metrics = [lambda pred, targ: 1/0]
-        return learn
-    return make_one
-
 @pytest.mark.soak
 def test_a_later_failure_is_noted(tmp_path):
-    found = sweep(failing(lambda n: n == 1), 3, tmp_path/'a', n_epochs=1)
+    def failing(trial):
+        learn = make(trial)
+        if trial.number == 1: learn.metrics = [lambda pred, targ: 1/0]
+        return learn
+    found = search(tmp_path/'a', 3, make=failing, n_epochs=1)
     assert [o['status'] for o in found.rows] == ['done', 'done', 'failed']
     assert 'division by zero' in found.run('trial-001').error
 
@@ -187,15 +181,6 @@ def test_bad_arguments(tmp_path):
         kwargs = {'make': make, 'n_trials': 1, 'folder': tmp_path/'a', 'n_epochs': 1, **change}
         with pytest.raises(error, match=words): sweep(**kwargs)
         assert not list(tmp_path.glob('a/trial-*'))
-
-def test_another_plan_is_refused(tmp_path):
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    (tmp_path/'a').mkdir()
-    from trainer_nb.runs.sweep import _study
-    plan = {'monitor': 'valid_loss', 'mode': 'min', 'n_epochs': 2, 'seed': 0}
-    _study(tmp_path/'a/study.jsonl', plan, None, None)
-    with pytest.raises(ValueError, match='n_epochs 2 there, 3 here'):
-        sweep(make, 1, tmp_path/'a', n_epochs=3)
 
 def test_looking_runs_nothing_and_stays_inside(tmp_path):
     (tmp_path/'a/trial-000').mkdir(parents=True)
@@ -217,7 +202,7 @@ def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
     found = search(tmp_path/'a')
     for what in tmp_path/'a', f'{tmp_path}/a/*':
         rows = compare(what).rows
-        assert sorted(o['run'] for o in rows) == sorted(o['run'] for o in found.rows)
+        assert {o['run'] for o in rows} == {o['run'] for o in found.rows}
         assert {k for o in rows for k in o if '.' in k} == {'optimizer.lr'}
     with pytest.raises(ValueError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
     (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
@@ -227,7 +212,7 @@ def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
     def odd(trial):
         for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])
         return make(trial)
-    found = sweep(odd, 1, tmp_path/'b', n_epochs=1, pruner=NopPruner())
+    found = search(tmp_path/'b', 1, make=odd, n_epochs=1)
     row, = found.rows
     assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
     assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))

@@ -17,7 +17,7 @@ from trainer_nb.draw import (
 from ..show import Budget, ButtonRow, front_end
 from .folder import ask
 from .live import LiveView, Stored
-from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, switches
+from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, switched, switches
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, table_of
 
@@ -32,11 +32,12 @@ class Comparison(Values):
     ) -> Self:          # raises ValueError
         "Choose the lines in colour"
         known = [s.name for s in self.sources]
-        if wrong := [o for o in names if o not in known]: raise ValueError(
-            f'pick got {wrong[0]!r}: expected some of {", ".join(known[:8])}{" …" if known[8:] else ""}.'
-            f'{did_you_mean(str(wrong[0]), known)}')
-        if len({*names}) > len(COLORS):
-            raise ValueError(f'pick got {len(names)} names: expected at most {len(COLORS)}, one for each colour')
+        if wrong := [o for o in names if o not in known]:
+            some = ', '.join(known[:8]) + (' …' if known[8:] else '')
+            raise ValueError(f'pick got {wrong[0]!r}: expected some of {some}.'
+                             f'{did_you_mean(str(wrong[0]), known)}')
+        if len({*names}) > len(COLORS): raise ValueError(
+            f'pick got {len(names)} names: expected at most {len(COLORS)}, one for each colour')
         self.picked = list(names) or None
         return self
 
@@ -66,8 +67,8 @@ class Comparison(Values):
         "Describe in one line what is compared"
         n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
         live = [f'{n_live} of them live'] if n_live else []
-        what = 'no values yet' if self.metric is None else f'{cut_name(printable(self.metric))} by {AXES[self.x]}'
-        return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what])
+        what = self.metric and f'{cut_name(printable(self.metric))} by {AXES[self.x]}'
+        return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what or 'no values yet'])
 
     def html(self) -> str:
         "Picture and table for a page without a kernel"
@@ -97,14 +98,15 @@ class Comparison(Values):
 _STEERED = '''<style>S .rows{padding-left:116px}
 S .steer{position:absolute!important;left:0;bottom:0;z-index:2;width:112px;margin:0}
 S .steer>*{height:24px;overflow:hidden}S .steer>:not(.on){visibility:hidden}
-S .steer button{width:auto!important;height:20px;line-height:18px;padding:0 6px;margin:0 2px;font-size:11px}</style>'''
+S .steer button{width:auto!important;height:20px;line-height:18px}
+S .steer button{padding:0 6px;margin:0 2px;font-size:11px}</style>'''
 
 class _Steer:
     "The buttons of one run"
     def __init__(self, source, kernel, clicked):    # clicked: `Event` that is set by each click
         self.source, self.asked, self.clicked = source, None, clicked
-        tips = {'Pause': ('Wait between two batches, or resume', True), 'Stop': ('Stop after this batch', True)}
-        self.row = ButtonRow(tips, self.click, kernel)
+        tips = {'Pause': 'Wait between two batches, or resume', 'Stop': 'Stop after this batch'}
+        self.row = ButtonRow({k: (tip, True) for k, tip in tips.items()}, self.click, kernel)
 
     def click(self, label):
         "Ask the run; the button tells at once what was asked for"
@@ -119,19 +121,24 @@ class _Steer:
         "Show what can be asked for now"
         pause, stop = self.row.buttons.values()
         label = 'Resume' if self.source.status.startswith('paused') else 'Pause'
-        is_done = pause.description != label or self.asked and monotonic() - self.asked > 5
-        if is_done: pause.description, pause.disabled, stop.disabled, self.asked = label, False, False, None
+        if pause.description != label or self.asked and monotonic() - self.asked > 5:
+            pause.description, self.asked = label, None
+            pause.disabled = stop.disabled = False
         (self.row.box.add_class if self.source.is_live else self.row.box.remove_class)('on')
 
+def _head(c, stale, chart): return f'<div>{escape(c.status_line())}</div>{stale}{chart}'
+
+# %% ../../nbs/runs/14_comparison.ipynb #24dd673d
 class _Board:
     "The widgets of a live comparison: check boxes and buttons that stay, and HTML that changes"
     def __init__(self, scope, c, kernel, clicked):
         import ipywidgets as W
-        self.scope, self.parts = scope, [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
-        head, table, foot = self.parts
+        self.scope, self.comparison = scope, c
+        head, table, foot = self.parts = [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
         self.steers = {i: _Steer(s, kernel, clicked) for i, s in enumerate(c.sources)
                        if s.is_live and isinstance(s, RunSource)}
-        steer = W.VBox([self.steers[i].row.box if i in self.steers else W.Box() for i in range(len(c.sources))])
+        boxes = {i: o.row.box for i, o in self.steers.items()}
+        steer = W.VBox([boxes.get(i) or W.Box() for i in range(len(c.sources))])
         rows = W.Box([table, W.HTML(switches(c, c.slots())), steer])
         for o, name in (steer, 'steer'), (rows, 'rows'): o.add_class(name)
         more = _STEERED.replace('S ', f'.{scope} ') if self.steers else ''
@@ -142,8 +149,10 @@ class _Board:
     @property
     def is_asked(self): return any(o.asked for o in self.steers.values())
 
-    def put(self, parts):
-        for o, html in zip(self.parts, parts): o.value = html
+    def put(self, stale):
+        c, slots = self.comparison, self.comparison.slots()
+        head, table = _head(c, stale, charts(c, slots)), html_rows(c, slots, f'.{self.scope}')
+        for o, html in zip(self.parts, (head, table, html_notes(c))): o.value = html
         for o in self.steers.values(): o.tell()
 
     def close(self, html):
@@ -156,10 +165,12 @@ class CompareView(LiveView):
     "The output of cells that show a comparison"
     def __init__(self, comparison: Comparison):
         super().__init__('comparison')
-        self.comparison, self.boxes, self.handles, self.widget = comparison, [], [], None
+        self.comparison, self.boxes, self.handles = comparison, [], []
+        self.budget = Budget(cost=thread_time, share=.0135)
         # to look whether they live costs 0.02 ms each, five times that beside a busy cell
-        self.budget, self.tick_s = Budget(cost=thread_time, share=.0135), max(.2, .025*len(comparison.sources))
-        self.in_marimo, self.drawn_at, self.stored, self.seen = marimo_outputs() is not None, monotonic(), None, None
+        self.tick_s = max(.2, .025*len(comparison.sources))
+        self.in_marimo, self.drawn_at = marimo_outputs() is not None, monotonic()
+        self.widget = self.stored = self.seen = None
 
     def show(self) -> None:
         "Show it in this cell"
@@ -170,7 +181,7 @@ class CompareView(LiveView):
             if self.widget is None:
                 self._pick()
                 self.widget, self.has_buttons = _Board(self.token, c, kernel, self.clicked), True
-                self.widget.put(self._parts())
+                self.widget.put(self.stale())
                 self.stored = Stored(self.widget.box, self.token)
             self.boxes.append(show_bundle(self.stored.live))
         self.handles.append(show_bundle(self._bundle()))
@@ -179,7 +190,8 @@ class CompareView(LiveView):
     def _bundle(self):
         "What changes while it is live, or what a page without the kernel shows"
         html, text = self.drawn(), self.comparison.text()
-        return {'text/html': html, 'text/plain': text} if self.stored is None else self.stored.bundle(html, text)
+        if self.stored is not None: return self.stored.bundle(html, text)
+        return {'text/html': html, 'text/plain': text}
 
     def _ended(self): return {'text/html': self.comparison.html(), 'text/plain': self.comparison.text()}
 
@@ -188,22 +200,13 @@ class CompareView(LiveView):
         c = self.comparison
         if c.picked is None: c.pick(*(c.sources[i].name for i in c.in_color()))
 
-    def _parts(self, is_stored=False):
-        "HTML of chart, table and notes; `is_stored`: to be read without a kernel"
-        c, slots = self.comparison, self.comparison.slots()
-        stale = self.stale('run this cell again to see the runs as they are')
-        chart = chart_of(c, slots).html(is_image=True) if is_stored else charts(c, slots)
-        head = f'<div>{escape(c.status_line())}</div>{stale}{chart}'
-        return head, html_rows(c, slots, f'.{self.token}'), html_notes(c)
-
     def drawn(self) -> str:
         "Return what changes while it is live, as HTML, for a cell without widgets"
-        c = self.comparison
-        head, table, foot = self._parts(is_stored=not self.in_marimo)
-        if not self.in_marimo: return head + table + foot
-        rules, boxes = sheet(f'.{self.token}', len(c.sources)) + ZOOM, switches(c, c.slots())
-        table = f'<div style="overflow-x:auto"><div class="rows">{boxes}{table}</div></div>'
-        return f'<div class="{self.token}">{rules}{head}{table}{foot}</div>'
+        c, slots, stale = self.comparison, self.comparison.slots(), self.stale()
+        if self.in_marimo:
+            return switched(c, slots, self.token, ZOOM + _head(c, stale, charts(c, slots)))
+        head = _head(c, stale, chart_of(c, slots).html(is_image=True))
+        return head + html_rows(c, slots, f'.{self.token}') + html_notes(c)
 
     def step(self) -> float|None:
         for s in self.comparison.sources:
@@ -222,7 +225,7 @@ class CompareView(LiveView):
         with self.budget.drawing():
             if not self.comparison.update() and not self.is_old: return
             self.seen = self._states
-            if self.widget is not None: self.widget.put(self._parts())
+            if self.widget is not None: self.widget.put(self.stale())
             if self.stored is None or self.stored.is_due: self._update(self.handles, self._bundle())
 
     def leave(self) -> None:
@@ -240,9 +243,9 @@ class CompareView(LiveView):
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2
 def compare(
     *what: Any,     # runs, histories, learners, paths of runs or of loggers' files, globs; None: 'runs'
-    metric: str|None = None,    # 'accuracy' for training and validation, or a column; None: the loss
+    metric: str|None = None,    # 'accuracy' for both sets, or a column; None: the loss
     x: str = 'step',            # 'step' (of the optimizer), 'batch', 'samples', 'epoch', 'time'
-    mode: str|None = None,      # 'min' or 'max': which values are better; None: by the name of `metric`
+    mode: str|None = None,      # 'min' or 'max': which values are better; None: by the name
 ) -> Comparison:                # raises FileNotFoundError, ValueError, TypeError
     "Show runs in one chart, with a table of what differs and of the best values; live while one of them trains"
     return Comparison(unique(sources_of(what or ('runs',))), metric, x, mode)

@@ -35,12 +35,9 @@ def _copied(envelope):
     res.bins = [*envelope.bins]
     return res
 
-def _column(rows, name):
-    values = [row.get(name) for row in rows]
-    if set(map(type, values)) <= {float}: return values
-    return _numbers(values)
-
-def _numbers(values): return [v if _is_number(v) else math.nan for v in values]
+def _numbers(values):
+    if set(map(type, values)) <= {float}: return values     # most are
+    return [v if _is_number(v) else math.nan for v in values]
 
 def _revised(row):
     return {k: _numbers(values) for k, values in row.items() if isinstance(values, list)}
@@ -90,7 +87,8 @@ class Curves:
         "Note how many steps, samples, epochs or seconds there were at the end of a batch"
         if not _is_number(v) or not abs(v) < 1e15: return
         points = self.scales.get(name, [])
-        if batch <= (points[-1][0] if points else 0) or points and v < points[-1][1]: return
+        last, least = points[-1] if points else (0, v)
+        if batch <= last or v < least: return
         self.scales[name] = points
         points.append([batch, v])
         if len(points) > self.most_marks: self.scales[name] = points[(len(points) + 1) % 2::2]
@@ -100,7 +98,8 @@ class Curves:
         if kind == 'epoch':
             middle, self.end = (self.end + 1 + batch)/2, batch
             for name in self.steps: self._filled(name).end_epoch()
-            self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
+            losses = (name for name in self.steps if name.startswith('train_loss'))
+            self.before = {name: _copied(self.steps[name]) for name in losses}
             self._mark_all('train_', middle, row)
             if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
             if _is_number(s := row.get('time_s')): self.time_s += s
@@ -109,8 +108,8 @@ class Curves:
             self._mark_all('valid_', batch, row)
             self.scale('step', batch, row.get('step'))
         elif kind == 'mark':
-            for name, key in ('step', 'step'), ('samples', 'samples'), ('time', 'time_s'):
-                self.scale(name, batch, row.get(key))
+            for name in 'step', 'samples': self.scale(name, batch, row.get(name))
+            self.scale('time', batch, row.get('time_s'))
         elif kind == 'revised' and row.get('first') == self.end: self._revise(_revised(row))
 
     def _mark_all(self, start, batch, row):
@@ -126,7 +125,8 @@ def take(to: Any, rows: Iterable[dict]) -> None:
         part = list(part)
         if kind == 'step':
             names = [o for o in dict.fromkeys(chain.from_iterable(part)) if o not in _COUNTS]
-            to.add_steps(len(part), {name: _column(part, name) for name in names})
+            columns = {name: _numbers([row.get(name) for row in part]) for name in names}
+            to.add_steps(len(part), columns)
             continue
         for row in part:
             if type(batch := row.get('batch')) is int and 0 <= batch < 1e15:
@@ -169,8 +169,7 @@ def _curves_of_state(state):
 
 def _envelope(name, o):     # raises ValueError
     res = Envelope()
-    res.size, res.n, res.n_epochs = o['size'], o['n'], o['n_epochs']
-    res.bins = [*map(tuple, o['bins'])]
+    vars(res).update(o, most=res.most, bins=[*map(tuple, o['bins'])])
     if any(len(b) != 7 for b in res.bins): raise ValueError(f'a bin of {name} is incomplete')
     lengths = [*map(bin_length, res.bins)]
     if res.n != sum(lengths) or any(not 0 < o <= res.size for o in lengths):
@@ -218,11 +217,9 @@ class Tail:
         f.seek(self.at)
         before, rest = self.at, b''
         while len(rest) < _LONGEST and (new := f.read(_CHUNK)):
-            data = rest + new
-            n = data.rfind(b'\n') + 1
-            rest = data[n:]
-            self.take(whole_rows(data[:n]))
-            self.at += n
+            whole, end, rest = (rest + new).rpartition(b'\n')
+            self.take(whole_rows(whole))
+            self.at += len(whole + end)
         self.tail = self._sum(f)
         return self.at > before
 

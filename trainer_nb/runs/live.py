@@ -39,6 +39,7 @@ _quick_clicks = _QuickClicks()
 class LiveView:
     "A thread that draws what is new in the output of a cell, within a budget"
     tick_s, idle_s = .2, 4.       # idle_s: until it is drawn again although nothing is new
+    advice = 'run this cell again to see the runs as they are'
     has_buttons = False
 
     def __init__(self, name: str):
@@ -98,11 +99,11 @@ class LiveView:
         "Whether the latest drawing is so old that the page would call it stale"
         return self.drawn_at is not None and monotonic() - self.drawn_at >= self.idle_s
 
-    def stale(self, advice: str) -> str:
+    def stale(self) -> str:
         "HTML that shows `advice` if no other drawing follows"
         now = monotonic()
         gap, self.drawn_at = now - (self.drawn_at or now), now
-        return html_stale(advice, max(10, 2*gap))
+        return html_stale(self.advice, max(10, 2*gap))
 
 # %% ../../nbs/runs/30_live.ipynb #9976ffdb
 class Stored:

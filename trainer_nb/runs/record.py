@@ -9,6 +9,7 @@ __all__ = ['RunRecord', 'RecordTail']
 import math, os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from copy import copy
 from time import perf_counter
 from typing import Any
 
@@ -18,9 +19,31 @@ from .curves import CurveFile, Tail, _is_number, _numbers, _revised, take
 from ..show import JSONLLogger
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
+def _finite(values): return [v if math.isfinite(v) else None for v in values]
+
+class _Amendments:
+    "What changes after its line is written: flags, and losses that several ranks know at the end of an epoch"
+    def __init__(self, history):
+        self.flags = []     # `flags_of(history)` as they are written
+        self.note_epoch(history)
+
+    def note_epoch(self, h): self.n_revised, self.first = h.n_revised, h.ends[-1] if h.ends else 0
+
+    def rows(self, h, n):   # iterator of (kind, values); n: batches that stand in the file
+        if h.n_revised != self.n_revised:
+            columns = h.fetch(start=lambda name: self.first)
+            n_open = n - self.first
+            losses = {k: _finite(v[:n_open]) for k, v in columns.items() if k.startswith('train_loss')}
+            if n_open > 0: yield 'revised', {'first': self.first, **losses}
+            self.note_epoch(h)
+        if (flags := flags_of(h)) != self.flags:    # all of them: there are few
+            self.flags = flags
+            yield 'flags', {'flags': flags, 'branches': [*map(_finite, h.branches)]}
+
+# %% ../../nbs/runs/03_record.ipynb #36a295aa
 class RunRecord(JSONLLogger):
     "The record of a run; `problem` says what keeps it from being written"
-    problem, over = '', (0, 0.)
+    problem = ''
 
     def tick(self, learn: Any) -> None:
         "Write what is new, and how far the training is; between two batches"
@@ -29,9 +52,8 @@ class RunRecord(JSONLLogger):
 
     def _write_mark(self, learn):
         "Write a line with steps, samples and seconds of training, for other axes than batches"
-        n, seconds = self.over
-        seconds += sum(row.get('time_s', 0.) for row in learn.history.epoch_rows[n:])
-        self.over, fit, s = (len(learn.history), seconds), learn.fitting, learn.state
+        fit, s = learn.fitting, learn.state
+        seconds = sum(row.get('time_s', 0.) for row in learn.history.epoch_rows)
         if fit is not None and fit.train is not None:
             seconds += fit.time_s + perf_counter() - fit.opened
         counts = {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
@@ -39,53 +61,33 @@ class RunRecord(JSONLLogger):
         self._note()
 
     def open(self, learn: Any) -> None:
-        self.flagged = []       # what is written of `flags_of(history)`
-        self.along, self.over = CurveFile(self.path), (0, 0.)      # thinned out, for those who look
-        self._note_final(learn.history)
+        self.amendments = _Amendments(learn.history)
+        self.along = CurveFile(self.path)       # thinned out, for those who look
         try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
-            self.place, self.good = RunRecord.place, (self.n_revised, self.n_final)
+            self.place, self.good = RunRecord.place, copy(self.amendments)
             self._fail(e)
 
-    def _note_final(self, h):
-        self.n_revised, self.n_final = h.n_revised, h.ends[-1] if h.ends else 0
-
     def _flush(self, learn: Any, rest: bool = False) -> None:
-        if learn.history.n_revised != self.n_revised: self._revise(learn.history)
-        flags = flags_of(learn.history)
-        if flags != self.flagged:       # all of them: there are few
-            self.flagged = flags
-            left = [[v if math.isfinite(v) else None for v in o] for o in learn.history.branches]
-            self.write('flags', self.n, {'flags': flags, 'branches': left})
+        for kind, values in self.amendments.rows(learn.history, self.n): self.write(kind, self.n, values)
         super()._flush(learn, rest)
 
     def sync(self, learn: Any) -> None:
         super().sync(learn)
-        self._follow()
-
-    def _follow(self, always=False):
         self.along.update()
-        self.along.save(always)
+        self.along.save()
 
     def close(self, learn: Any) -> None:
         if self.file is not None:
             self._write_mark(learn)
             self.file.flush()
-            self._follow(always=True)
+            self.along.update()
+            self.along.save(always=True)
         super().close(learn)
-
-    def _revise(self, h):
-        "Write the losses of whole batches, which several ranks know only at the end of an epoch"
-        first, n = self.n_final, self.n - self.n_final      # batches that stand in the file
-        columns = h.fetch(start=lambda name: first)
-        losses = {k: [v if math.isfinite(v) else None for v in values[:n]]
-                  for k, values in columns.items() if k.startswith('train_loss')}
-        if n > 0: self.write('revised', self.n, {'first': first, **losses})
-        self._note_final(h)
 
     def _note(self):
         super()._note()
-        self.good = self.n_revised, self.n_final
+        self.good = copy(self.amendments)
 
     def _careful(self, f: Callable, *args: Any, **kwargs: Any) -> None:
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
@@ -96,7 +98,8 @@ class RunRecord(JSONLLogger):
         except OSError as e: self._fail(e)
 
     def _fail(self, e):
-        self.problem, self.flagged = f'the record cannot be written ({e.strerror or e})', []
+        self.problem = f'the record cannot be written ({e.strerror or e})'
+        self.good.flags = []        # they are written again
         file, self.file = self.file, None
         with suppress(OSError):
             if file is not None: file.close()
@@ -105,20 +108,23 @@ class RunRecord(JSONLLogger):
         self.path.parent.mkdir(exist_ok=True)
         size, _, *counts = self.place
         self.n, self.n_valid, self.n_epoch = counts
-        self.n_revised, self.n_final = self.good
+        self.amendments = copy(self.good)
         self._append()
         if self.file.tell() > size: self.file.truncate(size)
         self.file.seek(0, os.SEEK_END)
 
     def again(self, learn: Any) -> None:
         "Write the whole record of a fit that is over to a new file"
-        self.n = self.n_valid = self.n_epoch = 0
+        self._restart()
         self.open(learn)
         self._flush(learn, rest=True)
         self.close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
-def _is_branch(o): return isinstance(o, list) and len(o) > 2 and all(map(_is_number, o[:2])) and o[0] >= 0 < o[1]
+def _is_branch(o):
+    return isinstance(o, list) and len(o) > 2 and all(map(_is_number, o[:2])) and o[0] >= 0 < o[1]
+
+def _is_flag(o): return isinstance(o, list) and [*map(type, o)] == [int, str]
 
 class RecordTail(Tail):
     "The record of a run as a `History` that grows"
@@ -132,7 +138,8 @@ class RecordTail(Tail):
 
     def add_row(self, kind: str, batch: int, row: dict) -> None:
         h = self.history
-        values = {k: v if _is_number(v) else math.nan for k, v in row.items() if k not in ('kind', 'batch')}
+        names = [k for k in row if k not in ('kind', 'batch')]
+        values = dict(zip(names, _numbers([row[k] for k in names])))
         if kind == 'valid': h.valid_rows.append({'batch': batch, **values})
         elif kind == 'epoch':
             h.epoch_rows.append(values)
@@ -140,6 +147,6 @@ class RecordTail(Tail):
         elif kind == 'revised' and type(first := row.get('first')) is int:
             h.revise_steps(h.n_packed - first, {k: v for k, v in _revised(row).items() if k in h.series})
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
-            h.flags = [(o[0], printable(o[1])) for o in flags if isinstance(o, list) and [*map(type, o)] == [int, str]]
+            h.flags = [(at, printable(text)) for at, text in filter(_is_flag, flags)]
             left = row.get('branches')
-            h.branches = [_numbers(o) for o in left if _is_branch(o)] if isinstance(left, list) else []
+            h.branches = [*map(_numbers, filter(_is_branch, left if isinstance(left, list) else []))]

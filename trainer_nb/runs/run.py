@@ -86,13 +86,14 @@ class _Window:
     def error(self) -> str|None:
         "The traceback of a run that failed, or the last output of one that died"
         status = self.state
-        if status.state == 'failed':
-            error = status.data.get('error')
-            return printable_lines((error if isinstance(error, dict) else {}).get('traceback', status.note))
-        return f'{status}\n{printable_lines(self.output[-2000:])}' if status.state == 'died' else None
+        if status.state == 'died': return f'{status}\n{printable_lines(self.output[-2000:])}'
+        if status.state != 'failed': return None
+        error = status.data.get('error')
+        if isinstance(error, dict): return printable_lines(error.get('traceback', status.note))
+        return printable_lines(status.note)
 
     def card(self) -> RunCard:
-        "A page about the run: results, settings, data, history, environment. Executes nothing from the folder"
+        "A page about the run: results, settings, data, history, environment. It executes nothing"
         return card_of(self.folder, self.history, str(self.state))
 
     def __repr__(self): return f'Run({os.path.relpath(self.path)!r}, {self.state})'
@@ -169,7 +170,7 @@ class _Steered(_Notes):
     def stop(self) -> Request:
         """Stop after this batch; `restart`, or in the kernel that started it `wait` and `learn.resume`, continues
 
-        A run that waits in a queue is taken out of it, if the scheduler says that the job is that of this folder.
+        A run that waits is taken out of its queue, if the scheduler says that the job is this folder's.
         """
         status, request = self.state, self._ask('stop')
         if status.state == 'waiting' and withdraw(self.folder):
@@ -183,7 +184,7 @@ class _Steered(_Notes):
         return self._ask('stop_epoch')
 
     def set_lr(self,
-        lr: float|dict,  # > 0 as for `fit`, or by optimizer's name; a schedule overwrites it at its next step
+        lr: float|dict,  # > 0, or by optimizer's name; a schedule overwrites it at its next step
     ) -> Request:
         "Set the learning rate"
         return self._ask('set_lr', lr)
@@ -207,9 +208,9 @@ class _Results(_Steered):
     def wait(self,
         timeout: float|None = None,     # seconds; None: as long as it takes
     ) -> History:   # raises the run's own error, TimeoutError, or RuntimeError if the process died
-        """Wait for the end, and put the result into the learner. An interrupt ends the waiting, not the run
+        """Wait for the end, and put the result into the learner. An interrupt ends the waiting only
 
-        An attached run raises built-in exceptions only; others become a RuntimeError that names them.
+        An attached run raises built-in exceptions; others become a RuntimeError that names them.
         """
         end = None if timeout is None else monotonic() + timeout
         while not (status := self.state).is_over:
@@ -218,28 +219,27 @@ class _Results(_Steered):
             sleep(.05)
         if self._view is not None: self._view.finish()
         if status.state == 'failed':
-            raise revived(status.data.get('error') or {'message': status.note},
-                              is_own=self.learn is not None)
+            error = status.data.get('error') or {'message': status.note}
+            raise revived(error, is_own=self.learn is not None)
         if status.state not in ('done', 'stopped'):
-            raise RuntimeError(f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
-                               f'its last output: {self.output[-500:].strip() or "nothing"}')
+            raise RuntimeError(
+                f'{self.path.name}: {status}. run.restart() continues from its newest checkpoint; '
+                f'its last output: {self.output[-500:].strip() or "nothing"}')
         if self.learn is None: return self.history
         if not self._is_taken: self._take_result(status)
         return self.learn.history
 
     def _take_result(self, status):
-        learn, is_stopped = self.learn, status.state == 'stopped'
-        with learn.added_hooks(*(self.hooks if is_stopped else ())):
-            if is_stopped:
-                # taken out of a queue, it may have checkpoints only, or nothing
-                self._load_newest(learn)
-            else: learn.load(self.path/'result.pt')
+        learn = self.learn
+        if status.state == 'done': learn.load(self.path/'result.pt')
+        else:       # taken out of a queue, it may have checkpoints only, or nothing
+            with learn.added_hooks(*self.hooks): self._load_newest(learn)
         if learn.stopped is not None: learn.stopped.plan.hooks = self.hooks
         learn.history.status = status.note
         self._is_taken = True
 
     def learner(self) -> Learner:
-        "Make the learner of this run here, with its newest saved state. This runs code from the folder"
+        "Make the learner of this run, with its newest saved state. This runs code from the folder"
         self.check_versions()
         return self._load_newest(unpack_program(self.path)['learn'])
 
@@ -257,9 +257,9 @@ class _Results(_Steered):
         for name in there.keys() - here.keys() - {'git', 'git_dirty'}:
             try: here[name] = version(name)
             except PackageNotFoundError: here[name] = 'missing'
-        other = [f'{k} {v} there, {here[k]} here' for k, v in there.items() if k in here and v != here[k]]
-        if other:
-            warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
+        other = '; '.join(f'{k} {v} there, {here[k]} here' for k, v in there.items()
+                          if k in here and v != here[k])
+        if other: warnings.warn(f'{self.path.name} was started with other code: {other}', stacklevel=3)
 
     def weights(self) -> dict:  # name → tensor
         "Return the current weights of the model; for a run that has ended, the newest saved ones"
@@ -283,14 +283,14 @@ class _Results(_Steered):
     def validate(self,
         dl: Any = None,  # as for `Learner.validate`
     ) -> dict:
-        "Compute loss and metrics with the current weights. This runs code from the folder, in this process"
+        "Compute loss and metrics with the current weights. This runs code from the folder, here"
         return self._with_weights().validate(dl)
 
 # %% ../../nbs/runs/07_run.ipynb #3b06451e
 class Run(_Results):
     "A window onto training in another process; `learn.start` and `attach` return one"
     def restart(self) -> Self:
-        "Continue a run that died, failed or was stopped, from its newest checkpoint. This runs code from the folder"
+        "Continue a run that died, failed or stopped from its newest checkpoint. This runs its code"
         end = monotonic() + 1       # a process that was just killed takes a moment to end
         while not (status := self.state).is_over:
             if monotonic() > end:
@@ -317,7 +317,7 @@ class Run(_Results):
         *,
         step: int|None = None,  # instead of `at`: after so many optimizer steps
         folder: str|Path|None = None,   # of the new run; None: a new one beside this one
-        lr: float|dict|None = None, # > 0 from there on, or by optimizer; a schedule continues in proportion
+        lr: float|dict|None = None, # > 0 from there on, or by optimizer; a schedule is scaled
         hooks: Any = (),        # more hooks; one takes the place of another one of its name
         train_dl: Any = None,   # other data, as for `Learner`; from the end of an epoch only
         valid_dl: Any = None,
@@ -328,8 +328,8 @@ class Run(_Results):
     ) -> Self:
         """Start a run that begins where this one was. This runs code from the folder
 
-        Raises ValueError where no checkpoint was kept, with those that were. With nothing changed, the
-        fork repeats what followed here, bit for bit.
+        Raises ValueError where no checkpoint was kept, with those that were. With nothing changed,
+        the fork repeats what followed here, bit for bit.
         """
         change = Change(lr, as_hooks(hooks), train_dl, valid_dl, n_epochs, max_steps)
         run = fork_run(self, at, step, folder, change, overwrite, max_gb)
@@ -338,7 +338,7 @@ class Run(_Results):
 
     def delete(self,
         yes: bool = False,  # True: do not ask
-    ) -> bool:  # whether it is deleted; raises RuntimeError if the run trains, or without `yes` in a script
+    ) -> bool:  # whether it is deleted; RuntimeError if the run trains, or without `yes` in a script
         "Delete the folder of the run, with its record and its checkpoints"
         if not self.folder.is_run:
             raise RuntimeError(f'{self.path.name} holds no run: nothing is deleted')
@@ -346,13 +346,11 @@ class Run(_Results):
             raise RuntimeError(f'{self.path.name} is a link: delete the run where it is')
         if not (status := self.state).is_over:
             raise RuntimeError(f'the run is {status}: stop it before, run.stop()')
-        if yes is not True:
-            reply = confirmed(f'Delete the run {self.path.name} ({status})?')
-            if reply is None: raise RuntimeError(
-                'a script cannot ask for confirmation: run.delete(yes=True) deletes the run')
-            if not reply: return False
-        shutil.rmtree(self.path)
-        return True
+        reply = yes is True or confirmed(f'Delete the run {self.path.name} ({status})?')
+        if reply is None: raise RuntimeError(
+            'a script cannot ask for confirmation: run.delete(yes=True) deletes the run')
+        if reply: shutil.rmtree(self.path)
+        return reply
 
 def _is_attended():
     return attended_kernel() is not None or sys.stdin is not None and sys.stdin.isatty()

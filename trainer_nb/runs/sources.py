@@ -36,7 +36,7 @@ class Recorded:
     def __init__(self, name: str):
         self.name, self.settings = str(name), {}
         self.status, self.curves = '', Curves()
-        self.parts = (self.name,)       # folders and name, to tell apart sources of one name
+        self.parts = self.name,     # folders and name, to tell apart sources of one name
 
     def look(self) -> None: "Read the status"
 
@@ -64,7 +64,7 @@ class _FileSource(Recorded):
 
     def update(self) -> bool:
         is_new = self.file.update()
-        self.curves = self.file.curves
+        self.curves = self.file.curves      # another object if the file was written again
         return is_new
 
     def close(self) -> None: self.file.save()
@@ -91,11 +91,13 @@ class HistorySource(Recorded):
         take(self.curves, [{'kind': 'valid', **row} for row in h.valid_rows[:n_valid]])
         for end, row in [*zip(h.ends[:n_epoch], h.epoch_rows), (n, None)]:
             at = self.curves.n
-            if end > at: self.curves.add_steps(end - at, {k: list(v[at:end]) for k, v in columns.items()})
-            if row is not None: take(self.curves, [{'kind': 'epoch', 'batch': end, **row}])
+            new = {k: list(v[at:end]) for k, v in columns.items()}
+            if end > at: self.curves.add_steps(end - at, new)
+            if row is not None: self.curves.add_row('epoch', end, row)
         if self.learn is not None and not self.is_live:
             s = self.learn.state
-            take(self.curves, [{'kind': 'mark', 'batch': n, 'step': s.optimizer_step, 'samples': s.samples_seen}])
+            counts = {'step': s.optimizer_step, 'samples': s.samples_seen}
+            self.curves.add_row('mark', n, counts)
         return True
 
 # %% ../../nbs/runs/13_sources.ipynb #abee7957

@@ -32,9 +32,9 @@ class _Bar:
         with quiet_optuna() as optuna:
             return optuna.create_study(direction=f'{self.mode}imize', pruner=self.pruner)
 
-    def would_prune(self, rival, values):   # of a run that is paused; values: after 1, 2, ... epochs
-        again = self._empty()
-        again.add_trials([o for o in self.study.get_trials(deepcopy=False) if o.number != rival.number])
+    def would_prune(self, rival, values):   # of a paused run; values: after 1, 2, ... epochs
+        again, rivals = self._empty(), self.study.get_trials(deepcopy=False)
+        again.add_trials([o for o in rivals if o.number != rival.number])
         rival = again.ask()
         return any(_prunes(rival, epoch, v) for epoch, v in enumerate(values, 1))
 
@@ -53,7 +53,8 @@ class _Trial:
     def new_values(self, monitor):  # iterator of (epochs done, value); raises ValueError
         for row in self.run.history.epoch_rows[len(self.values):]:
             if monitor not in row: raise ValueError(
-                f'the sweep monitors {monitor!r}, but the columns are {", ".join(row)}.{did_you_mean(monitor, row)}')
+                f'the sweep monitors {monitor!r}, but the columns are {", ".join(row)}.'
+                f'{did_you_mean(monitor, row)}')
             self.values.append(row[monitor])
             yield len(self.values), row[monitor]
 
@@ -70,6 +71,42 @@ def _complete(study, trial, value):
         value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
         intermediate_values=dict(enumerate(trial.values, 1))))
 
+# %% ../../nbs/runs/16_sweep.ipynb #0ac9973f
+class _Screen:
+    "What a search shows; active: the trials that train"
+    def __init__(self, sweep, n_trials):
+        self.sweep, self.n_trials = sweep, n_trials
+        self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
+        self.start, self.n_before = monotonic(), sum(o['epochs'] for o in sweep.rows)
+
+    def status(self, rows, active):
+        "A line: how many trials, how they are, and the time left if each takes as many epochs as those before"
+        names = {o.run.path.name for o in active}
+        n_left = self.n_trials - len(rows) + len(active)
+        ended = [o['epochs'] for o in rows if o['run'] not in names] or [self.sweep.plan['n_epochs']]
+        new, each = sum(o['epochs'] for o in rows) - self.n_before, sum(ended)/len(ended)
+        left = n_left*each - sum(min(len(o.values), each) for o in active)
+        left_s = (monotonic() - self.start)/new*left if new > 0 and active else 0
+        return ' · '.join([f'{len(rows)} of {self.n_trials} trials', *counts_of(rows),
+                           *([f'{format_time(left_s)} left'] if left_s > 0 else [])])
+
+    def _share(self, rows, active): return min((len(rows) - len(active))/self.n_trials, 1)
+
+    def draw(self, active):
+        if self.area is None: return
+        with self.budget.drawing():
+            rows = self.sweep.rows
+            status, share = self.status(rows, active), self._share(rows, active)
+            self.area.draw(status, share, self.sweep.table(rows), self.sweep.chart(rows))
+
+    def close(self, active):
+        sweep, rows = self.sweep, self.sweep.rows
+        status, text = self.status(rows, active), text_table(sweep.lines(rows))
+        if self.area is None: return print(f'{status}\n{text}')
+        share = self._share(rows, active)
+        state = 'done' if share == 1 else 'stopped'
+        self.area.close(status, sweep.table(rows), sweep.chart(rows), text, sweep.label, state, share)
+
 # %% ../../nbs/runs/16_sweep.ipynb #00c393a6
 class _Search:
     "What the process that searches knows"
@@ -78,8 +115,7 @@ class _Search:
         self.make, self.n_trials, self.n_jobs = make, n_trials, n_jobs
         self.kwargs, self.bar = kwargs, _Bar(sweep.plan['mode'], pruner)
         self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
-        self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
-        self.start, self.n_before = monotonic(), sum(o['epochs'] for o in sweep.rows)
+        self.screen = _Screen(sweep, n_trials)
         for t in sweep.by_run.values(): self._recall(t)
         # the other process ended before the run began
         for t in self.study.get_trials(deepcopy=False):
@@ -100,13 +136,13 @@ class _Search:
 
     def go(self):
         "Search until all trials are done, or paused for good"
-        self.draw()
+        self.screen.draw(self.active)
         while True:
             for trial in list(self.active): self._look(trial)
             while len(self.active) < self.n_jobs and (trial := self._next()):
                 self.active.append(trial)
             if not self.active: return
-            if self.budget.is_due: self.draw()
+            if self.screen.budget.is_due: self.screen.draw(self.active)
             sleep(.1)
 
     def _next(self):  # `_Trial`, or None
@@ -144,7 +180,8 @@ class _Search:
         status = trial.run.state
         for epoch, value in trial.new_values(self.plan['monitor']):
             if trial.asked is not None: trial.asked.report(value, epoch)
-            if not _prunes(trial.rival, epoch, value) or epoch >= self.plan['n_epochs']: continue
+            is_pruned = _prunes(trial.rival, epoch, value)
+            if not is_pruned or epoch >= self.plan['n_epochs']: continue
             if not (status.is_over or trial.is_pausing):
                 with suppress(RuntimeError): trial.run.stop()       # it may just have ended
             trial.is_pausing = True
@@ -169,42 +206,13 @@ class _Search:
             if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()):
                 trial.run.wait()    # raises its error
 
-    def status(self, rows):
-        "A line: how many trials, how they are, and the time left if they take as many epochs as those before"
-        names = {o.run.path.name for o in self.active}
-        n_done, active = len(rows) - len(names), [len(o.values) for o in self.active]
-        ended = [o['epochs'] for o in rows if o['run'] not in names] or [self.plan['n_epochs']]
-        new, each = sum(o['epochs'] for o in rows) - self.n_before, sum(ended)/len(ended)
-        left = (self.n_trials - n_done)*each - sum(min(n, each) for n in active)
-        left_s = (monotonic() - self.start)/new*left if new > 0 and self.active else 0
-        return ' · '.join([f'{len(rows)} of {self.n_trials} trials', *counts_of(rows),
-                           *([f'{format_time(left_s)} left'] if left_s > 0 else [])])
-
-    def share(self, rows): return min((len(rows) - len(self.active))/self.n_trials, 1)
-
-    def draw(self):
-        if self.area is None: return
-        with self.budget.drawing():
-            rows = self.sweep.rows
-            self.area.draw(self.status(rows), self.share(rows), self.sweep.table(rows), self.sweep.chart(rows))
-
-    def close(self):
-        rows = self.sweep.rows
-        if self.area is None: print(f'{self.status(rows)}\n{text_table(self.sweep.lines(rows))}')
-        else:
-            share = self.share(rows)
-            self.area.close(self.status(rows), self.sweep.table(rows), self.sweep.chart(rows), label=self.sweep.label,
-                            text=text_table(self.sweep.lines(rows)), state='done' if share == 1 else 'stopped',
-                            share=share)
-
 # %% ../../nbs/runs/16_sweep.ipynb #818fb62d
 def _study(path, plan, sampler, pruner):    # raises ValueError
     study = opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
     there = study.user_attrs.get('plan', plan)
     other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
-    if other:
-        raise ValueError(f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. '
-                         'Choose another folder')
+    if other: raise ValueError(
+        f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. Choose another folder')
     study.set_user_attr('plan', plan)
     # a sampler that starts anew would repeat its first choices
     n = len(study.get_trials(deepcopy=False))
@@ -222,7 +230,7 @@ def sweep(
     n_epochs: int,      # of each trial that is not pruned
     n_jobs: int = 1,    # trials that train at the same time
     monitor: str = 'valid_loss',    # column of the epoch table; the best epoch counts
-    mode: str|None = None,  # 'min' or 'max': whether lower or higher values are better; None: by the name
+    mode: str|None = None,  # 'min' or 'max': which values are better; None: by the name
     sampler: Any = None,    # of Optuna; None: its own choice, seeded
     pruner: Any = None,     # of Optuna; None: its own choice. It counts epochs from 1
     seed: int = 0,          # set before each `make`, so that trials differ in their settings only
@@ -230,15 +238,16 @@ def sweep(
 ) -> Trials:
     """Search settings. Called again it continues where it was, with a larger `n_trials` too
 
-    A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left out, unless it is
-    the first. Raises ValueError if the folder holds a sweep with another plan.
+    A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left
+    out, unless it is the first. Raises ValueError if the folder holds a sweep with another plan.
     """
     if not callable(make) or isinstance(make, Learner):
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
     mode = as_mode(mode, monitor)
     check_seed(seed)
     n_trials, n_jobs = as_count('n_trials', n_trials), as_count('n_jobs', n_jobs)
-    plan = {'monitor': monitor, 'mode': mode, 'n_epochs': as_count('n_epochs', n_epochs), 'seed': seed}
+    n_epochs = as_count('n_epochs', n_epochs)
+    plan = {'monitor': monitor, 'mode': mode, 'n_epochs': n_epochs, 'seed': seed}
     lock = Lock(folder)
     lock.acquire()
     try:
@@ -246,7 +255,7 @@ def sweep(
         search = _Search(res := Trials(folder, found), make, n_trials, n_jobs, found.pruner, kwargs)
         try:
             with warm_starts(): search.go()
-        finally: search.close()
+        finally: search.screen.close(search.active)
     finally: lock.release()
     res.shown_in = current_cell()
     return res

@@ -8,6 +8,8 @@ __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
 import argparse, os, sys
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, filterfalse
 from pathlib import Path
 from time import sleep, time
 from typing import Self
@@ -28,9 +30,10 @@ def sparkline(values: list[float], n: int = 12) -> str:
     "Draw a curve in at most `n` characters, without values that are not finite"
     values = [v for v in values if abs(v) < 1e300]
     each = max(-(-len(values)//n), 1)
-    means = [sum(part)/len(part) for part in (values[i:i + each] for i in range(0, len(values), each))]
+    parts = (values[i:i + each] for i in range(0, len(values), each))
+    means = [sum(part)/len(part) for part in parts]
     low, high = min(means, default=0.), max(means, default=0.)
-    return ''.join('▁▂▃▄▅▆▇█'[round(7*(v - low)/(high - low)) if high > low else 0] for v in means)
+    return ''.join('▁▂▃▄▅▆▇█'[round(7*(v - low)/((high - low) or 1))] for v in means)
 
 # %% ../../nbs/runs/09_table.ipynb #7431a7f3
 def _size_on_disk(path):
@@ -38,27 +41,33 @@ def _size_on_disk(path):
     total = 0
     for top, _, names in os.walk(path):
         for name in names:
-            try: total += os.lstat(os.path.join(top, name)).st_size
-            except OSError: continue        # deleted meanwhile
+            with suppress(OSError):     # deleted meanwhile
+                total += os.lstat(os.path.join(top, name)).st_size
     return total
 
-def _number(v): return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
+def _created(folder):   # seconds; 0 if it is unknown
+    v = folder.read('run.json').get('created')
+    return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
 def _losses(source):
     steps, marks = source.curves.steps, source.curves.marks.get('valid_loss', ())
     points = [v for batch, v in marks if batch > source.first_batch]
-    return points if len(points) > 2 or 'train_loss' not in steps else steps['train_loss'].curves()[3]
+    if len(points) > 2 or 'train_loss' not in steps: return points
+    return steps['train_loss'].curves()[3]
 
-def _row(folder, source, shown):
+def _row(source, shown):
     source.update()
-    info, c = folder.read('run.json'), source.curves
-    total, done = folder.read('status.json').get('end_epoch'), c.scales.get('epoch', [(0, 0)])[-1][1]
-    return {'run': folder.path.name, 'status': source.status, 'epochs': f'{done}/{total}' if total else str(done),
-            'batches': c.n, 'loss': sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
+    folder, c = source.folder, source.curves
+    total = folder.read('status.json').get('end_epoch')
+    done = c.scales.get('epoch', [(0, 0)])[-1][1]
+    return {'run': folder.path.name, 'status': source.status,
+            'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,
+            'loss': sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
             **{k: short_setting(source.settings.get(k, '')) for k in shown}, **notes_of(folder),
-            'age': time() - _number(info.get('created')), 'size': _size_on_disk(folder.path)}
+            'age': time() - _created(folder), 'size': _size_on_disk(folder.path)}
 
-_FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days', 'size': lambda v: f'{v/1e6:.1f} MB',
+_FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
+            'size': lambda v: f'{v/1e6:.1f} MB',
             'best valid_loss': lambda v: '' if v != v else f'{v:.4g}'}
 
 # %% ../../nbs/runs/09_table.ipynb #78dace31
@@ -66,17 +75,15 @@ class RunTable:
     "A table of the runs in a folder, the newest first"
     def __init__(self, folder: str|Path = 'runs'):
         self.folder = Path(folder)
-        found = [RunFolder(o) for o in sorted(self.folder.iterdir())] if self.folder.is_dir() else []
-        self._sources: dict = {}    # folder → `RunSource`, which reads only what is new
-        self.items = sorted((o for o in found if o.is_run), key=lambda o: -_number(o.read('run.json').get('created')))
+        found = map(RunFolder, sorted(self.folder.iterdir()) if self.folder.is_dir() else ())
+        found = sorted((o for o in found if o.is_run), key=_created, reverse=True)
+        self.items = [*map(RunSource, found)]       # they read only what is new
 
     @property
     def values(self) -> list[dict]:  # column → value
-        "One row for each run: its progress, its loss, the settings in which the runs differ, notes, age and bytes"
-        for o in self.items: self._sources.setdefault(o, RunSource(o))
-        sources = [self._sources[o] for o in self.items]
-        shown = differing_settings(sources)
-        rows = [_row(o, s, shown) for o, s in zip(self.items, sources)]
+        "A row for each run: progress, loss, the settings in which the runs differ, notes, age, bytes"
+        shown = differing_settings(self.items)
+        rows = [_row(o, shown) for o in self.items]
         empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
         return [{k: v for k, v in row.items() if k not in empty} for row in rows]
 
@@ -99,8 +106,9 @@ class RunTable:
             try: return 0, float(v), ''
             except ValueError: return 1, 0., str(v)
         def is_missing(i): return values[i][by] in ('', None) or values[i][by] != values[i][by]
-        order = sorted((i for i in range(len(values)) if not is_missing(i)), key=key, reverse=reverse)
-        self.items = [self.items[i] for i in [*order, *filter(is_missing, range(len(values)))]]
+        order = sorted(filterfalse(is_missing, range(len(values))), key=key, reverse=reverse)
+        missing = filter(is_missing, range(len(values)))
+        self.items = [self.items[i] for i in chain(order, missing)]
         return self
 
     def _lines(self):
@@ -110,13 +118,13 @@ class RunTable:
     @property
     def is_live(self) -> bool:
         "Whether one of them trains"
-        return any(not read_status(o).is_over for o in self.items)
+        return any(not read_status(o.folder).is_over for o in self.items)
 
     def __len__(self): return len(self.items)
 
-    def __getitem__(self, i: int) -> Run: return Run(self.items[i].path)
+    def __getitem__(self, i: int) -> Run: return Run(self.items[i].folder.path)
 
-    def __iter__(self) -> Iterator[Run]: return (Run(o.path) for o in self.items)
+    def __iter__(self) -> Iterator[Run]: return (Run(o.folder.path) for o in self.items)
 
     @property
     def _none(self): return f'no runs in {os.path.relpath(self.folder)}'
@@ -139,14 +147,15 @@ class _TableView(LiveView):
 
     def show(self) -> None:
         if front_end() != 'html': return print(self.table)
-        self.handle = show_bundle(self._bundle(is_live := self.table.is_live))
+        is_live = self.table.is_live
+        self.handle = show_bundle(self._bundle(is_live))
         if not is_live: return
         with self.budget.drawing(): pass
         self.start()
 
     def _bundle(self, is_live):
-        stale = self.stale('run this cell again to see the runs as they are') if is_live else ''
-        return {'text/html': f'{self.table._repr_html_()}{stale}', 'text/plain': repr(self.table)}
+        html = self.table._repr_html_() + (self.stale() if is_live else '')
+        return {'text/html': html, 'text/plain': repr(self.table)}
 
     def step(self) -> float|None:
         if not self.table.is_live: return None
@@ -159,7 +168,7 @@ class _TableView(LiveView):
 # %% ../../nbs/runs/09_table.ipynb #b73a7521
 def runs(
     folder: str|Path = 'runs',  # that holds them
-    sort: str|None = None,  # a column to order them by, such as 'best valid_loss'; None: the newest first
+    sort: str|None = None,  # a column, such as 'best valid_loss'; None: the newest first
 ) -> RunTable:      # which shows itself as a table, and holds `Run`s
     "List the runs in a folder"
     table = RunTable(folder)
@@ -167,16 +176,18 @@ def runs(
 
 # %% ../../nbs/runs/09_table.ipynb #cd74d924
 def _parser():
-    parser = argparse.ArgumentParser('python -m trainer_nb', description='Train in the background: a run is a folder')
+    parser = argparse.ArgumentParser('python -m trainer_nb',
+                                     description='Train in the background: a run is a folder')
     commands = parser.add_subparsers(dest='command', required=True)
     for name, text in {'run': 'train, or continue after a crash', 'stop': 'stop after this batch',
                        'tail': 'print the output of a run, until it ends'}.items():
         commands.add_parser(name, help=text).add_argument('folder')
     command = commands.add_parser('status', help='how a run is; of a folder of runs, a table')
     command.add_argument('folder', nargs='?', default='runs')
-    command = commands.add_parser('check-resume', help='check that the program of a run resumes exactly: this runs it')
+    command = commands.add_parser(
+        'check-resume', help='check that the program of a run resumes exactly: this runs it')
     command.add_argument('folder')
-    for name in 'within', 'n_stops', 'n_procs': command.add_argument('--' + name.replace('_', '-'), type=int)
+    for name in '--within', '--n-stops', '--n-procs': command.add_argument(name, type=int)
     command.add_argument('--run', action='store_true', help='as a run that is killed and restarted')
     command.add_argument('--yes', action='store_true', help='do not ask')
     return parser
@@ -211,6 +222,7 @@ def _check_resume(folder, o):
     print(report)
     return int(not report.is_exact)
 
+# %% ../../nbs/runs/09_table.ipynb #361df77b
 def main(
     args: list[str]|None = None,    # None: those of this process
 ) -> int|None:                      # exit code

@@ -41,8 +41,9 @@ def opened(path: Path, **kwargs: Any) -> Any:
     if path.exists() or path.is_symlink():
         open_file(path).close()     # raises OSError for a link or a pipe
     with quiet_optuna() as optuna:
-        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-        return optuna.create_study(storage=storage, study_name='sweep', load_if_exists=True, **kwargs)
+        file = optuna.storages.journal.JournalFileBackend(str(path))
+        return optuna.create_study(storage=optuna.storages.JournalStorage(file), study_name='sweep',
+                                   load_if_exists=True, **kwargs)
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000007
 class _Study(Drawn):
@@ -65,15 +66,13 @@ class _Study(Drawn):
         return self.study.user_attrs.get('plan', {'monitor': 'valid_loss', 'mode': 'min'})
 
     @property
-    def by_run(self) -> dict[str, Any]:  # name of the run → the newest `optuna.trial.FrozenTrial` of that run
+    def by_run(self) -> dict[str, Any]:  # name of the run → its newest `optuna.trial.FrozenTrial`
         "Return the trials whose runs have begun"
         found = {t.user_attrs.get('run'): t for t in self.study.get_trials(deepcopy=False)}
         return {k: t for k, t in found.items() if k and self.holds(k)}
 
-    def run(self,
-        name: str,  # such as 'trial-003'
-    ) -> Run:       # raises BadCheckpoint for a name that leads out of the folder
-        "Return the run of a trial"
+    def run(self, name: str) -> Run:    # raises BadCheckpoint for a name that leads out of the folder
+        "Return the run of a trial, such as 'trial-003'"
         if name not in self._runs: self._runs[name] = Run(path_in(self.folder, name))
         return self._runs[name]
 
@@ -89,28 +88,31 @@ class _Study(Drawn):
         return self.run(rows[0]['run']) if self._has_best(rows) else None
 
     def _has_best(self, rows):
-        return bool(rows) and rows[0]['status'] == 'done' and not math.isnan(rows[0][self.plan['monitor']])
+        if not rows or rows[0]['status'] != 'done': return False
+        return not math.isnan(rows[0][self.plan['monitor']])
 
     @property
     def rows(self) -> list[dict]:  # column → value
         """Return a row for each trial: the finished ones first, the best on top, then the others
 
-        The status is that of the run. A pruned trial is a run that stopped; ✂ marks the end of its curve.
+        A pruned trial is a run that stopped; ✂ marks the end of its curve.
         """
         monitor, rows = self.plan['monitor'], []
         for name, t in self.by_run.items():
             run = self.run(name)
             status, values = run.status, [o.get(monitor, math.nan) for o in run.history.epoch_rows]
             mark = '✂' if t.state.name == 'PRUNED' and status == 'stopped' else ''
-            row = {'run': name, 'status': status, 'epochs': len(values), 'curve': sparkline(values) + mark,
-                   monitor: self.best_of(values)}
+            row = {'run': name, 'status': status, 'epochs': len(values),
+                   'curve': sparkline(values) + mark, monitor: self.best_of(values)}
             rows.append(row | {f'setting {k}' if k in row else k: v for k, v in t.params.items()})
         sign = -1 if self.plan['mode'] == 'max' else 1
-        return sorted(rows, key=lambda o: (o['status'] != 'done', math.isnan(o[monitor]), sign*o[monitor]))
+        def place(row): return row['status'] != 'done', math.isnan(row[monitor]), sign*row[monitor]
+        return sorted(rows, key=place)
 
     def best_of(self, values: list[float]) -> float:
         "Return the best value of the monitored column; nan if all are"
-        return (max if self.plan['mode'] == 'max' else min)([o for o in values if o == o], default=math.nan)
+        best = max if self.plan['mode'] == 'max' else min
+        return best((o for o in values if o == o), default=math.nan)
 
     def __len__(self): return len(self.by_run)
 
@@ -123,22 +125,25 @@ def counts_of(rows: list[dict]) -> list[str]:
     known = sorted({*states}, key=lambda o: _ORDER.index(o) if o in _ORDER else len(_ORDER))
     return [f'{states.count(o)} {o}' for o in known]
 
+def _text(v): return format_value(v) if isinstance(v, float) else str(v)
+
+# %% ../../nbs/runs/15_trials.ipynb #a3bb14f6
 class _Curves(Values):
     "The monitored values of trials, perhaps none yet"
     is_live = True
 
 class Trials(_Study):
     "The trials of a sweep; `sweep` returns one, and `Trials(folder)` reads one"
-    def status(self, rows: list[dict]|None = None) -> str:
+    def status(self) -> str:
         "Describe in one line how the trials are"
-        rows = self.rows if rows is None else rows
+        rows = self.rows
         return ' · '.join([f'{len(rows)} trial' + 's'*(len(rows) != 1), *counts_of(rows)])
 
     def lines(self, rows: list[dict]|None = None) -> list[list[str]]:
         "Return the table, header first"
         rows, monitor = self.rows if rows is None else rows, self.plan['monitor']
         names = [*dict.fromkeys(chain.from_iterable(rows))] or ['run']
-        def cell(k, v): return written(v) if k == monitor else format_value(v) if isinstance(v, float) else str(v)
+        def cell(k, v): return written(v) if k == monitor else _text(v)
         return [names, *([cell(k, o.get(k, '')) for k in names] for o in rows)]
 
     def table(self, rows: list[dict]|None = None) -> str:
@@ -149,8 +154,10 @@ class Trials(_Study):
     def chart(self, rows: list[dict]|None = None) -> Chart:
         "Draw the monitored values of all trials, those of the best in colour"
         rows = self.rows if rows is None else rows
-        for o in rows: self._sources.setdefault(o['run'], RunSource(self.run(o['run']).folder))
-        values = _Curves([self._sources[o['run']] for o in rows], self.plan['monitor'], 'epoch', self.plan['mode'])
+        names = [o['run'] for o in rows]
+        for k in {*names} - self._sources.keys(): self._sources[k] = RunSource(self.run(k).folder)
+        sources = [self._sources[k] for k in names]
+        values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
         return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
 
     def importances(self,
@@ -170,7 +177,8 @@ class Trials(_Study):
 def _done(sweep, least):    # raises ValueError
     found = [o for o in sweep.study.get_trials(deepcopy=False) if o.state.name == 'COMPLETE']
     if len(found) < least:
-        raise ValueError(f'the picture compares trials: expected at least {least} that are done, got {len(found)}')
+        raise ValueError('the picture compares trials: '
+                         f'expected at least {least} that are done, got {len(found)}')
     return found
 
 def _resampled(trials, direction, n):
@@ -186,9 +194,11 @@ def _resampled(trials, direction, n):
 
 def _importances(sweep, n):
     trials, monitor = _done(sweep, 6), sweep.plan['monitor']
-    names, found = {*chain.from_iterable(o.params for o in trials)}, [*_resampled(trials, sweep.study.direction, n)]
-    if 2*len(found) < n: raise ValueError(f'the {len(trials)} trials that are done are too much alike to tell')
-    values, last = {k: sorted(o.get(k, 0.) for o in found) for k in names}, len(found) - 1
+    found = [*_resampled(trials, sweep.study.direction, n)]
+    if 2*len(found) < n:
+        raise ValueError(f'the {len(trials)} trials that are done are too much alike to tell')
+    names, last = {*chain.from_iterable(o.params for o in trials)}, len(found) - 1
+    values = {k: sorted(o.get(k, 0.) for o in found) for k in names}
     order = sorted(names, key=lambda k: (values[k][last//2], k))
     lines, words, n = [], [], len(order)
     for i, k in enumerate(order):
@@ -207,42 +217,50 @@ def _importances(sweep, n):
 # %% ../../nbs/runs/15_trials.ipynb #tr000019
 _ABSENT = object()      # of a trial without this setting
 
-def _text(v): return cut_name(format_value(v) if isinstance(v, float) else str(v), 24)
+def _label(v): return cut_name(_text(v), 24)
 
-def _axis(values, kind=None):
-    "Of values on one axis, their places in [0, 1], nan for one that is absent, and the labels: (place, text)"
+def _axis(x, values, kind=None):
+    "Of values on the axis at x: their places in [0, 1], nan for one that is absent, and the labels"
     if labelled := [*getattr(kind, 'choices', ())]:
         def place(v): return labelled.index(v)/max(len(labelled) - 1, 1)
     else:
-        known, scale = [v for v in values if v is not _ABSENT], math.log if getattr(kind, 'log', False) else float
+        known = [v for v in values if v is not _ABSENT]
+        scale = math.log if getattr(kind, 'log', False) else float
         labelled = [*dict.fromkeys([min(known), max(known)])]
         low, high = scale(labelled[0]), scale(labelled[-1])
         def place(v): return (scale(v) - low)/(high - low) if high > low else .5
-    return [math.nan if v is _ABSENT else place(v) for v in values], [(place(o), _text(o)) for o in labelled]
+    places = [math.nan if v is _ABSENT else place(v) for v in values]
+    return places, [(x, place(o), _label(o), 0) for o in labelled]
 
 def _under_pointer(name, values, n):
     "The best value on an axis, and the range of the `n` best"
     good = [v for v in values[:n] if v is not _ABSENT]
-    are_numbers = all(isinstance(v, (int, float)) for v in good)
-    words = [_text(min(good)), _text(max(good))] if good and are_numbers else [*dict.fromkeys(map(_text, good))]
-    best = '' if values[0] is _ABSENT else f' · best trial {_text(values[0])}'
-    return f'{name}{best} · best {n}: {(" to " if are_numbers else ", ").join(words)}'
+    best = '' if values[0] is _ABSENT else f' · best trial {_label(values[0])}'
+    if good and all(isinstance(v, (int, float)) for v in good):
+        words = f'{_label(min(good))} to {_label(max(good))}'
+    else: words = ', '.join(dict.fromkeys(map(_label, good)))
+    return f'{name}{best} · best {n}: {words}'
 
+# %% ../../nbs/runs/15_trials.ipynb #b3a47ba0
 def _parallel(sweep):
     trials, monitor = _done(sweep, 2), sweep.plan['monitor']
     trials.sort(key=lambda o: o.value, reverse=sweep.plan['mode'] == 'max')
     kinds = dict(chain.from_iterable(o.distributions.items() for o in trials))
-    columns = {monitor: [o.value for o in trials], **{k: [o.params.get(k, _ABSENT) for o in trials] for k in kinds}}
-    places, marks = zip(*(_axis(values, kinds.get(k)) for k, values in columns.items()))
+    columns = {monitor: [o.value for o in trials]}
+    columns |= {k: [o.params.get(k, _ABSENT) for o in trials] for k in kinds}
+    axes = enumerate(columns.items())
+    places, marks = zip(*(_axis(x, values, kinds.get(k)) for x, (k, values) in axes))
     n, n_good, at = len(trials), -(-len(trials)//4), [*range(len(columns))]
-    looks = [(3., 1., COLORS[0]), *[(1.5, RAW, COLORS[0])]*(n_good - 1), *[(1., .6, GREY)]*(n - n_good)]
-    names = {n_good: 'the others'} | ({1: 'the best quarter'} if n_good > 1 else {}) | {0: 'the best trial'}
+    good, other = (1.5, RAW, COLORS[0]), (1., .6, GREY)
+    looks = [(3., 1., COLORS[0]), *[good]*(n_good - 1), *[other]*(n - n_good)]
+    names = {0: 'the best trial', n_good: 'the others'}
+    if n_good > 1: names[1] = 'the best quarter'
     lines = [Line(at, [*ys], color, names.get(i, ''), width, alpha, points=not i)
              for i, (ys, (width, alpha, color)) in enumerate(zip(zip(*places), looks))]
     longest = int(640/(len(columns) - 1)/SIZE/.65) - 1
     panel = Panel(80, 24, 640, 240, lines[::-1], (0, at[-1]), (-.06, 1.06), '', yticks=[],
                   xticks=[*zip(at, (cut_name(k, max(longest, 6)) for k in columns))],
-                  labels=[(x, y, text, 0) for x, row in zip(at, marks) for y, text in row],
+                  labels=[*chain.from_iterable(marks)],
                   hover=[(x, _under_pointer(*o, n_good)) for x, o in zip(at, columns.items())])
-    best = ', '.join(f'{k} {_text(v[0])}' for k, v in columns.items() if v[0] is not _ABSENT)
+    best = ', '.join(f'{k} {_label(v[0])}' for k, v in columns.items() if v[0] is not _ABSENT)
     return Chart(800, 290, [panel], alt=f'{n} trials by their settings; the best one: {best}'[:300])

@@ -18,7 +18,7 @@ from .curves import positions
 from .sources import Recorded, differing_settings, short_setting
 
 # %% ../../nbs/runs/10_values.ipynb #va000006
-AXES = {'batch': 'batch', 'step': 'optimizer step', 'samples': 'samples', 'epoch': 'epoch', 'time': 'time'}
+AXES = {o: o for o in ('batch', 'step', 'samples', 'epoch', 'time')} | {'step': 'optimizer step'}
 
 def base_of(column: str) -> str:
     "Return the metric of a column of training or validation"
@@ -26,19 +26,18 @@ def base_of(column: str) -> str:
 
 def _check(c):      # raises ValueError
     "Refuse a metric or an axis that no run has"
-    if c.x not in AXES:
-        raise ValueError(f'x is {c.x!r}: expected one of {", ".join(map(repr, AXES))}.{did_you_mean(str(c.x), AXES)}')
-    if c.mode not in (None, 'min', 'max'): raise ValueError(f"mode is {c.mode!r}: expected 'min' or 'max'")
+    def some(names): return f'expected one of {", ".join(map(repr, names))}'
+    if c.x not in AXES: raise ValueError(f'x is {c.x!r}: {some(AXES)}.{did_you_mean(str(c.x), AXES)}')
+    if c.mode not in (None, 'min', 'max'):
+        raise ValueError(f"mode is {c.mode!r}: expected 'min' or 'max'")
     if c.is_live: return
-    if not (names := c.metrics):
-        raise ValueError('nothing is recorded yet: there is nothing to compare')
-    if not any(c.columns(s) != (None, None) for s in c.sources):
-        raise ValueError(f'none of {len(c.sources)} runs has {c.metric!r}: expected one of '
-                         f'{", ".join(map(repr, names))}.{did_you_mean(str(c.metric), names)}')
+    n, names = len(c.sources), c.metrics
+    if not names: raise ValueError('nothing is recorded yet: there is nothing to compare')
+    if all(c.columns(s) == (None, None) for s in c.sources): raise ValueError(
+        f'none of {n} runs has {c.metric!r}: {some(names)}.{did_you_mean(str(c.metric), names)}')
     if any(c.places(s, [1]) for s in c.sources): return
     known = [o for o in AXES if any(positions(s.curves, [1], o) for s in c.sources)]
-    raise ValueError(f'x is {c.x!r}, but none of {len(c.sources)} runs has recorded it: '
-                     f'expected one of {", ".join(map(repr, known))}')
+    raise ValueError(f'x is {c.x!r}, but none of {n} runs has recorded it: {some(known)}')
 
 # %% ../../nbs/runs/10_values.ipynb #va000009
 class Values:
@@ -85,15 +84,16 @@ class Values:
     def places(self, source: Recorded, batches: Iterable[float]) -> list[float]|None:
         "Return where batches stand on the axis; where no steps are recorded, a step is a batch"
         found = positions(source.curves, batches, self.x)
-        return positions(source.curves, batches, 'batch') if found is None and self.x == 'step' else found
+        return list(batches) if found is None and self.x == 'step' else found
 
     def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
-        if self.mode is not None and base_of(column) == base_of(self.metric or ''): return self.mode
-        return good_values(column)
+        return self.mode if self.mode and self._is_chosen(column) else good_values(column)
+
+    def _is_chosen(self, column): return base_of(column) == base_of(self.metric or '')
 
     def best(self, source: Recorded, column: str) -> float:  # nan if there is none
-        "Return the best value of a column, or the newest one if it is unknown which values are good"
+        "Return the best value of a column, or the newest if it is unknown which values are good"
         low, high, newest = source.extremes(column)
         return {'min': low, 'max': high, None: newest}[self.good(column)]
 
@@ -106,13 +106,13 @@ class Values:
         found = dict.fromkeys(chain.from_iterable(s.curves.extremes for s in self.sources))
         has_valid = {base_of(o) for o in found if o.startswith('valid_')}
         names = [o for o in found if o.startswith('valid_') or base_of(o) not in has_valid]
-        return sorted(names, key=lambda o: (base_of(o) != base_of(self.metric or ''), 'loss' not in o.split('_')))
+        return sorted(names, key=lambda o: (not self._is_chosen(o), 'loss' not in o.split('_')))
 
     def order(self) -> list[int]:  # indices of `sources`
-        "Return the runs, the best first; as they were given where it is unknown which values are good"
+        "Return the runs, the best first; as they were given if it is unknown which values are good"
         column, indices = next(iter(self.measured()), ''), range(len(self.sources))
         sign = {'min': 1, 'max': -1}.get(str(self.good(column)))
-        if sign is None or base_of(column) != base_of(self.metric or ''): return list(indices)
+        if sign is None or not self._is_chosen(column): return list(indices)
         values = [sign*self.best(s, column) for s in self.sources]
         return sorted(indices, key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
 
@@ -123,29 +123,29 @@ class Values:
     @property
     def rows(self) -> list[dict]:  # 'run', 'status', settings, values
         "Return the table as data, the best run first"
-        columns, other, rows = self.measured(), self.differing(), []
-        for s in (self.sources[i] for i in self.order()):
-            values = {self.title(o): self.best(s, o) for o in columns}
-            seconds = s.curves.scales.get('time', [(0, math.nan)])[-1][1]
-            rows.append({'run': s.name, 'status': s.status, **{k: s.settings.get(k, '') for k in other}, **values,
-                         'batches': s.curves.n, 'time_s': seconds})
-        return rows
+        columns, other = self.measured(), self.differing()
+        def row(s):
+            return {'run': s.name, 'status': s.status, **{k: s.settings.get(k, '') for k in other},
+                    **{self.title(o): self.best(s, o) for o in columns}, 'batches': s.curves.n,
+                    'time_s': s.curves.scales.get('time', [(0, math.nan)])[-1][1]}
+        return [row(self.sources[i]) for i in self.order()]
 
     def winners(self) -> dict[str, list[int]]:  # head of a column → indices of `sources`
         "Return who has the best value of each column; ties have several"
         res = {}
-        for column in self.measured():
-            values = {i: v for i, s in enumerate(self.sources) if math.isfinite(v := self.best(s, column))}
-            if len(values) < 2 or not (mode := self.good(column)): continue
-            top = (min if mode == 'min' else max)(values.values())
-            res[self.title(column)] = [i for i, v in values.items() if v == top]
+        for column in filter(self.good, self.measured()):
+            values = [self.best(s, column) for s in self.sources]
+            known = [*filter(math.isfinite, values)]
+            if len(known) < 2: continue
+            top = min(known) if self.good(column) == 'min' else max(known)
+            res[self.title(column)] = [i for i, v in enumerate(values) if v == top]
         return res
 
 # %% ../../nbs/runs/10_values.ipynb #va000012
 _MOST = 12      # columns of settings, and of values
 
 def written(v: float) -> str:  # '' for nan
-    "Write a value with four digits, also zeros, so that a column can be compared; one below 1 never as 1"
+    "Write a value with four digits, also zeros, as of a column; one below 1 never as 1"
     return '' if v != v else f'{.9999 if .9999 < v < 1 else v:#.4g}'.rstrip('.')
 
 def written_time(s: float) -> str:  # '' for nan
@@ -165,14 +165,14 @@ def table_of(c: Values) -> list[list[str]]:
     left_out = {*c.differing()[_MOST:], *columns[_MOST:]}
     if not any(row['status'] for row in rows): left_out.add('status')
     if not any(math.isfinite(row['time_s']) for row in rows): left_out.add('time_s')
-    names, res = [o for o in rows[0] if o not in left_out], []
-    for i, row in zip(c.order(), rows):
-        cells = {k: _cell(k, row[k], columns) for k in names}
-        for k in names:
-            if i in winners.get(k, ()): cells[k] = Rich(f'{cells[k]} *', f'<b>{escape(cells[k])}</b>')
-        res.append([*cells.values()])
-    return [['time' if o == 'time_s' else o for o in names], *res]
+    names = [o for o in rows[0] if o not in left_out]
+    def cell(i, k, v):
+        text = _cell(k, v, columns)
+        return Rich(f'{text} *', f'<b>{escape(text)}</b>') if i in winners.get(k, ()) else text
+    lines = [[cell(i, k, row[k]) for k in names] for i, row in zip(c.order(), rows)]
+    return [['time' if o == 'time_s' else o for o in names], *lines]
 
+# %% ../../nbs/runs/10_values.ipynb #f5b9cb9d
 def _some(names, most=3):
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join([cut_name(printable(o)) for o in names[:most]]) + more
@@ -183,9 +183,9 @@ def notes_on(c: Values) -> list[str]:
     rest = [s for s in c.sources if s not in lacking]
     unplaced = [s for s in rest if c.places(s, [1]) is None]
     no_steps = [s for s in rest if c.x == 'step' and positions(s.curves, [1], 'step') is None]
-    said = {f'without {cut_name(printable(c.metric or ""))}': lacking if c.metric is not None else [],
-            f'not drawn, {AXES[c.x]} is not recorded': unplaced,
-            'drawn by batch, no optimizer steps are recorded': no_steps}
-    res = [f'{text}: {_some([s.name for s in sources])}' for text, sources in said.items() if sources]
+    said = {f'without {cut_name(printable(c.metric))}': lacking} if c.metric is not None else {}
+    said |= {f'not drawn, {AXES[c.x]} is not recorded': unplaced,
+             'drawn by batch, no optimizer steps are recorded': no_steps}
+    res = [f'{text}: {_some([s.name for s in found])}' for text, found in said.items() if found]
     left_out = [*c.differing()[_MOST:], *c.measured()[_MOST:]]
     return res + ([f'not in the table: {_some(left_out)}; rows has all'] if left_out else [])

@@ -39,7 +39,8 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
         parts.append(f'best valid_loss {row["valid_loss"]:.4g}, epoch {row["epoch"]}')
     if isinstance(rate := o.get('rate'), (int, float)) and rate > 0:
         left = max(end - count_of(o, 'batch'), 0)/rate
-        parts.append(f'{rate:.{0 if rate >= 10 else 2}f} it/s' + (f' · {format_time(left)} left' if left else ''))
+        parts.append(f'{rate:.{0 if rate >= 10 else 2}f} it/s')
+        if left: parts.append(f'{format_time(left)} left')
     return printable(' · '.join([*parts, *filter(None, [status.note])]))
 
 # %% ../../nbs/runs/05_view.ipynb #6a5dabd3
@@ -49,8 +50,8 @@ class _Contents:
         info = folder.read('run.json')
         self.tail, self.plot, self.branch = tail, None, branch_of(folder)
         self.name = printable(str(info.get('name', folder.path.name)))
-        self.first_row, self.first_batch = count_of(info, 'first_row'), count_of(info, 'first_batch')
-        self.n_metrics = count_of(info, 'n_metrics')
+        counts = (count_of(info, k) for k in ('first_row', 'first_batch', 'n_metrics'))
+        self.first_row, self.first_batch, self.n_metrics = counts
 
     def line(self, status): return status_line(self.name, status, self.tail.history, self.first_row)
 
@@ -61,20 +62,21 @@ class _Contents:
         return h.text(self.first_row) if len(h) > self.first_row else ''
 
     def head(self, status):     # (line, share that is done, key of `STATES`)
-        h, end = self.tail.history, count_of(status.data or {}, 'end')
-        n, total = h.n_steps - self.first_batch, end - self.first_batch
-        share = min(max(n/total, 0), 1) if total > 0 else None
-        state = status.state if status.state in STATES else 'failed' if status.is_over else 'running'
+        n, end = self.tail.history.n_steps, count_of(status.data or {}, 'end')
+        total, state = end - self.first_batch, status.state
+        share = min(max((n - self.first_batch)/total, 0), 1) if total > 0 else None
+        if state not in STATES: state = 'failed' if status.is_over else 'running'
         line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
         return line, 1. if state == 'done' else share, state
 
     def below(self, status):    # (HTML of the table, `Chart` or None)
         h, end = self.tail.history, count_of(status.data or {}, 'end')
+        table = h.html(self.first_row) if len(h) > self.first_row else ''
+        if h.n_steps <= self.first_batch: return table, None
         if self.plot is None or self.plot.history is not h:
             self.plot = Plot(h, self.first_batch, self.n_metrics)
-        chart = self.plot.chart(0 if status.is_over else end) if h.n_steps > self.first_batch else None
-        if self.branch is not None and chart is not None: chart = self.branch.drawn(chart)
-        return (h.html(self.first_row) if len(h) > self.first_row else ''), chart
+        chart = self.plot.chart(0 if status.is_over else end)
+        return table, chart if self.branch is None else self.branch.drawn(chart)
 
 # %% ../../nbs/runs/05_view.ipynb #81cd11e3
 _BUTTONS = {     # label → (tooltip, request, argument)
@@ -182,17 +184,18 @@ class View(LiveView):
         if self.clicks.row is None and marimo_outputs() is not None: self.clicks.make(MarimoRow)
         if kernel is not None and not self.widgets:
             import ipywidgets as W
-            self.widgets = [W.HTML() for _ in range(3)]
-            self.box, self.has_buttons = W.VBox([self.clicks.make(ButtonRow, kernel).box, *self.widgets]), True
+            self.widgets, self.has_buttons = [W.HTML() for _ in range(3)], True
+            self.box = W.VBox([self.clicks.make(ButtonRow, kernel).box, *self.widgets])
         area = _Panel(self) if self.widgets else Area(has_picture=True)
         self._draw_areas([area], status, True)
         return area
 
     def _draw_areas(self, areas, status, is_plotted):
-        (line, share, state), table, chart = self.contents.head(status), None, None
-        if is_plotted: table, chart = self.contents.below(status)
+        line, share, state = self.contents.head(status)
+        table, chart = self.contents.below(status) if is_plotted else (None, None)
         above = self.clicks.row.html() if isinstance(self.clicks.row, MarimoRow) else ''
-        for area in areas: area.draw(line, share, table, chart, '' if status.is_over else self.advice, state, above)
+        advice = '' if status.is_over else self.advice
+        for area in areas: area.draw(line, share, table, chart, advice, state, above)
         self.drawn_at = monotonic()
 
     def step(self) -> float|None:
@@ -215,16 +218,15 @@ class View(LiveView):
             now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
             self.clicks.tell(status)
             if new or now != self.seen or self.is_old or self.clicks.has_new_row:
-                self._redraw(status)
+                is_due = monotonic() >= self.plotted_at + self.plot_s
+                is_plotted = is_due or not self.seen or status.state != self.seen[0]
+                if is_plotted: self.plotted_at = monotonic()
+                self._draw_areas(self.areas, status, is_plotted)
             self.seen = now
 
-    def _redraw(self, status):
-        is_plotted = monotonic() >= self.plotted_at + self.plot_s or status.state != (self.seen or (None,))[0]
-        if is_plotted: self.plotted_at = monotonic()
-        self._draw_areas(self.areas, status, is_plotted)
-
     def _close_area(self, area, status):
-        (line, share, state), (table, chart) = self.contents.head(status), self.contents.below(status)
+        line, share, state = self.contents.head(status)
+        table, chart = self.contents.below(status)
         n = self.tail.history.n_steps - self.contents.first_batch
         area.close(line, table, chart, self.contents.table(), f'plot of {n} batches', state, share)
 
