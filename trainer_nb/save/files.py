@@ -227,7 +227,8 @@ def _find_newest(folder, size):
     if found is None and folder.n:
         text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
         is_other = any(o.get('processes', 1) != size for o in folder.manifests())
-        raise BadCheckpoint(text + f', or a world of {size} cannot resume from it'*is_other)
+        other = f', or a world of {size} cannot resume from it' if is_other else ''
+        raise BadCheckpoint(text + other)
     if found is None:
         names = sorted(o.name for o in folder.path.iterdir())
         if len(names) > 5: names[5:] = ['…']

@@ -9,12 +9,12 @@ __all__ = ['frozen_sums', 'without_frozen', 'with_frozen']
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # %% ../../nbs/save/10_frozen.ipynb #9c74cab6
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}     # bytes of a number → type that shows its bits
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}     # bytes of a number → type of its bits
 
-def _bits(t: Tensor) -> Tensor:
+def _bits(t):
     "Add up the bits of a tensor, as a 0-d int64 tensor"
     t = (t.flatten(1) if t.ndim > 1 else t.reshape(-1, 1)).detach().contiguous()
     rows = t.view(_BITS.get(t.dtype.itemsize, torch.int64)).sum(1, dtype=torch.int64)
@@ -22,29 +22,31 @@ def _bits(t: Tensor) -> Tensor:
 
 def _sums(params):
     "Return the checksums of parameters by name, read once from each device"
-    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    by_device, values = {}, {}
     for k, p in params.items(): by_device.setdefault(p.device, {})[k] = _bits(p)
-    values: dict[str, int] = {}
     for sums in by_device.values(): values |= zip(sums, torch.stack([*sums.values()]).tolist())
     return values
 
 def frozen_sums(module: nn.Module) -> dict[str, int]:
     "Return a checksum of each frozen parameter, by all of its names"
-    return _sums({k: p for k, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad})
+    params = module.named_parameters(remove_duplicate=False)
+    return _sums({k: p for k, p in params if not p.requires_grad})
 
 # %% ../../nbs/save/10_frozen.ipynb #8086c8ae
 def without_frozen(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
     "Take the frozen weights out of a module's saved state, and note their checksums"
     sums = frozen_sums(module)
-    return {**saved, 'state': {k: v for k, v in saved['state'].items() if k not in sums}, 'frozen_sums': sums}
+    kept = {k: v for k, v in saved['state'].items() if k not in sums}
+    return {**saved, 'state': kept, 'frozen_sums': sums}
 
 def with_frozen(name: str, module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
-    "Complete a saved state by the module's own weights; raises ValueError if they are not those that were left out"
+    "Complete a saved state by the module's own weights; raises ValueError if others were left out"
     if 'frozen_sums' not in saved: return saved
     there, own = saved['frozen_sums'], module.state_dict()
     params = {k: p for k, p in module.named_parameters(remove_duplicate=False) if k in there}
     other = [k for k, n in _sums(params).items() if n != there[k]]
     if other: raise ValueError(
-        f'the checkpoint holds only what trained, and {len(other)} of the {len(there)} weights that were frozen differ '
-        f'in this {name}, such as {other[0]}: load the pretrained weights that it was trained with, in the same dtype')
+        f'the checkpoint holds only what trained, and {len(other)} of the {len(there)} weights that were '
+        f'frozen differ in this {name}, such as {other[0]}: load the pretrained weights that it was '
+        'trained with, in the same dtype')
     return {**saved, 'state': {**saved['state'], **{k: own[k] for k in params if k in own}}}

@@ -24,22 +24,24 @@ def describe_loader(dl: Any) -> dict[str, Any]:
     batches, data = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None)
     tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
     if data is None and tensors: data = tensors[0]
-    while hasattr(batches, 'batches'): batches = batches.batches    # of a SeededLoader or a sharded loader
+    while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
     if hasattr(dl, 'shuffle'): order = 'shuffled' if dl.shuffle else ''
     else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
-    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
+    return {'type': type(dl).__name__, 'batches': length(dl),
+            'samples': None if data is None else length(data),
             'bs': getattr(batches, 'batch_size', None) or adapter_of(dl).bs,
-            'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)), 'sampler': order,
-            'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
-            'data': batch_code([o for o in tensors if type(o) is Tensor]),      # others may draw when they are read
+            'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
+            'sampler': order, 'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
+            'data': batch_code([o for o in tensors if type(o) is Tensor]),  # others may draw when read
             'parts': {k: describe_loader(o) for k, o in adapter_of(dl).parts.items()}}
 
 # %% ../../nbs/save/12_loaders.ipynb #10ade006
 def _check_loader(name, dl, before, pass_, skip=False):
-    "Refuse a position in other data than `describe_loader` described before; return what may not be exact, or ''"
+    "Refuse a position in other data than was described before; return what may not be exact, or ''"
     dl, now = source(dl), describe_loader(dl)
     if pass_ is None or not pass_['n']: return ''
-    changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in _MUST_AGREE if before.get(k) != now.get(k)]
+    changed = [k for k in _MUST_AGREE if before.get(k) != now.get(k)]
+    changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in changed]
     if changed: raise ValueError(
         f'the checkpoint is in the middle of a pass over {name}, after {pass_["n"]} of '
         f'{before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
@@ -50,12 +52,13 @@ def _check_loader(name, dl, before, pass_, skip=False):
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
         at = check_kinds(pass_['loader'], kinds, f'the state of {name}')
         opens = list(parts) if dl.mode != 'sequence' else list(parts)[at['turn']:at['turn'] + 1]
-        notes = [_check_loader(f'{name}[{k!r}]', parts[k], before['parts'][k], at['parts'][k], skip) for k in opens]
+        notes = [_check_loader(f'{name}[{k!r}]', parts[k], before['parts'][k], at['parts'][k], skip)
+                 for k in opens]
         return '; '.join(filter(None, notes))
     if pass_['loader'] is not None:
         if skip or not now['workers']: return ''
-        return (f'{name} is a {type(dl).__name__} with {now["workers"]} workers, which resumes at its own position: '
-                'random numbers that samples draw differ from here on. '
+        return (f'{name} is a {type(dl).__name__} with {now["workers"]} workers, which resumes at its '
+                'own position: random numbers that samples draw differ from here on. '
                 'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
     if not is_stock(dl): return (
         f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
@@ -66,7 +69,7 @@ def _check_loader(name, dl, before, pass_, skip=False):
 
 # %% ../../nbs/save/12_loaders.ipynb #10ade007
 def _check_workers(name, dl, warm):
-    "Describe what cannot be restored: the RNG states of workers that have read more than one pass; '' if nothing"
+    "Describe what cannot be restored, '' if nothing: RNG states of workers after more than one pass"
     dl = source(dl)
     if parts := adapter_of(dl).parts:
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
@@ -84,7 +87,8 @@ def check_loaders(learn: Learner, state: dict[str, Any], skip: bool) -> list[str
     "Check the loaders of the open passes; return what may not be exact"
     old, notes = state['run'], []
     is_here = state['device'] == learn.device.type      # data elsewhere are not read
-    for name, pass_ in ('train_dl', None if old['is_trained'] else old['train']), ('valid_dl', old['valid']):
+    train = None if old['is_trained'] else old['train']
+    for name, pass_ in ('train_dl', train), ('valid_dl', old['valid']):
         dl, before = getattr(learn, name), state['loaders'][name]
         notes.append(_check_loader(name, dl, before, pass_, skip))
         warm = name in old['warm'] and (pass_ is None or pass_['was_warm'])

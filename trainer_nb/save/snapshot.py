@@ -28,23 +28,23 @@ def check_module(name: str, module: nn.Module, state: dict[str, Any]) -> None:
     "Refuse the `state_dict` of a different module; raises ValueError"
     here = module.state_dict()
     def shape(o): return tuple(o.shape) if isinstance(o, Tensor) else type(o).__name__
-    other = [k for k in here if k in state and shape(state[k]) != shape(here[k]) and not _takes(module, k, state)]
+    other = [k for k in here if k in state and shape(state[k]) != shape(here[k])]
+    other = [k for k in other if not _takes(module, k, state)]
     faults = [f'{k} is {shape(state[k])} there and {shape(here[k])} here' for k in other]
     faults += [f'{k} is missing there' for k in here if k not in state]
     faults += [f'{k} is not here' for k in state if k not in here]
     if len(faults) > 3: faults[3:] = [f'and {len(faults) - 3} more']
-    if faults:
-        raise ValueError(f'the checkpoint belongs to a different {name}: {"; ".join(faults)}')
+    if faults: raise ValueError(f'the checkpoint belongs to a different {name}: {"; ".join(faults)}')
 
 def _takes(module, key, state):
-    "Return whether a buffer may load with another shape, as in quantization observers; tries it on a copy"
+    "Return whether a buffer may load with another shape, as of observers; tries it on a copy"
     path, _, name = key.rpartition('.')
+    prefix = f'{path}.' if path else ''
+    own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     try:
         owner = module.get_submodule(path)
-        if name not in dict(owner.named_buffers(recurse=False, remove_duplicate=False)):
-            return False
-        prefix = f'{path}.' if path else ''
-        deepcopy(owner).load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        if name not in dict(owner.named_buffers(recurse=False, remove_duplicate=False)): return False
+        deepcopy(owner).load_state_dict(own)
     except (AttributeError, RuntimeError): return False
     return True
 
@@ -54,14 +54,15 @@ def _dtypes(name, module, state):
     here = module.state_dict()
     other = [k for k, o in here.items() if isinstance(o, Tensor) and o.dtype != state[k].dtype]
     if not other: return ''
-    k = other[0]
-    return (f'the checkpoint has {kind(state[k])} for {listed(other, 1)}, but the {name} has {kind(here[k])}: '
+    there, here = kind(state[other[0]]), kind(here[other[0]])
+    return (f'the checkpoint has {there} for {listed(other, 1)}, but the {name} has {here}: '
             'values are converted')
 
 # %% ../../nbs/save/03_snapshot.ipynb #2fb11143
 def _check_optimizer_states(opts, states):
     if opts.keys() != states.keys():
-        raise ValueError(f'the checkpoint has the optimizers {list(states)}, but the learner has {list(opts)}')
+        raise ValueError(f'the checkpoint has the optimizers {list(states)}, '
+                         f'but the learner has {list(opts)}')
     def shape(kind, groups):
         return f'{kind} with groups of {[len(g["params"]) for g in groups]} parameters'
     for name, opt in opts.items():
@@ -72,33 +73,31 @@ def _check_optimizer_states(opts, states):
             f'the checkpoint belongs to a different optimizer{which}: {there}; here it is {here}')
 
 def _parameter_names(opt, modules):
-    "Return the names of an optimizer's parameters, a list for each group; None for a parameter of no module"
-    known = {}
-    for owner, m in modules.items(): known |= {id(p): f'{owner}.{k}' for k, p in m.named_parameters()}
+    "Return the names of parameters, a list for each group; None for a parameter of no module"
+    known = {id(p): k for k, p in nn.ModuleDict(modules).named_parameters()}
     return [[known.get(id(p)) for p in g['params']] for g in opt.param_groups]
 
 def _parameter_order(opt, modules, names):
-    "Return, for each parameter of a group, its index in `names`; tied ones have several, some none: these keep theirs"
-    here = {}
-    for owner, m in modules.items():
-        here |= {f'{owner}.{k}': id(p) for k, p in m.named_parameters(remove_duplicate=False)}
+    "Return for each parameter of a group its index in `names`, by any of its names; its own if it has none"
+    named = nn.ModuleDict(modules).named_parameters(remove_duplicate=False)
+    here = {k: id(p) for k, p in named}
     known, res = set(here.values()), []
     for i, (g, there) in enumerate(zip(opt.param_groups, names)):
         places = {j if name is None else here.get(name, name): j for j, name in enumerate(there)}
         order = [places.get(id(p) if id(p) in known else j) for j, p in enumerate(g['params'])]
         if None in order:
             lost = [name or f'parameter {j}' for j, name in enumerate(there) if j not in order]
-            raise ValueError(
-                f'the checkpoint belongs to a different optimizer: its group {i} steps {listed(lost)}, '
-                f'which group {i} of the {type(opt).__name__} here does not')
+            raise ValueError(f'the checkpoint belongs to a different optimizer: its group {i} steps '
+                             f'{listed(lost)}, which group {i} of the {type(opt).__name__} here does not')
         res.append(order)
     return res
 
 # %% ../../nbs/save/03_snapshot.ipynb #d7425c01
 def module_state(module: nn.Module) -> dict[str, Any]:
-    "Return the `state_dict` of a module with its versions, and the buffers that it leaves out; all tensors are live"
+    "Return the live `state_dict` of a module with its versions, and the buffers that it leaves out"
     state, buffers = module.state_dict(), unsaved_buffers(module)
-    return {**({'buffers': buffers} if buffers else {}), 'state': dict(state), 'metadata': state_versions(state)}
+    more = {'buffers': buffers} if buffers else {}
+    return {**more, 'state': dict(state), 'metadata': state_versions(state)}
 
 def load_module_state(module: nn.Module, state: dict[str, Any]) -> list[str]:
     "Load what `module_state` returned; return the names of buffers that the module lacks"
@@ -125,17 +124,18 @@ _MODULE_KINDS = {
     'frozen': [str], 'grads': {str: torch.Tensor}, 'frozen_sums?': {str: int}}
 _STATE_KINDS = {
     'format?': int, 'device': str, 'position': str,
-    'state': {o.name: int for o in fields(StepState)}, 'history': HISTORY_KINDS, 'run': (None, FIT_KINDS),
-    'modules': {str: _MODULE_KINDS},
+    'state': {o.name: int for o in fields(StepState)}, 'history': HISTORY_KINDS,
+    'run': (None, FIT_KINDS), 'modules': {str: _MODULE_KINDS},
     'optimizers': {str: {'type': str, 'state': {str: object}, 'names?': [[(None, str)]]}},
-    'hooks': {str: object}, 'objects?': {str: object},
-    'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}}, 'rng_states': RNG_STATE_KINDS,
+    'hooks': {str: object}, 'objects?': {str: object}, 'rng_states': RNG_STATE_KINDS,
+    'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}},
     'processes?': [{str: object}]}      # own state of each rank
 
 def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[str, Any]:
     """Return all that another process needs to resume exactly; its tensors are the live ones
 
-    With `is_for_me`, only this rank can restore it, and no rank sends anything; 'trainable' leaves out what is frozen.
+    With `is_for_me`, only this rank can restore it, and no rank sends anything; `what` as for
+    `Checkpoint`.
     """
     fit, history = learn.fitting or learn.stopped, learn.history
     if fit is None and history.open_metrics is not None: history.open_metrics.pack()
@@ -146,48 +146,50 @@ def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[
         mine = rank_state(learn, fit or Fit())
         own['processes'] = [mine]*n if is_for_me else learn.world.gather(mine)
     modules = owners(learn, fit.model if learn.is_fitting else learn.model)
-    opts = {name: {'type': type(o).__name__, 'state': o.state_dict(), 'names': _parameter_names(o, modules)}
-            for name, o in learn.opts.items()}
-    states = {name: _trained_state(m) for name, m in modules.items()}
-    if what == 'trainable': states = {name: without_frozen(m, states[name]) for name, m in modules.items()}
-    return {**own, 'modules': states, 'optimizers': opts,
-            'hooks': {key: s for key, h in _hook_keys(learn.hooks).items() if (s := h.state_dict())},
-            'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': history.state_dict(),
-            'rng_states': at, 'device': learn.device.type,
-            'loaders': {'train_dl': describe_loader(learn.train_dl), 'valid_dl': describe_loader(learn.valid_dl)},
+    opts = {name: {'type': type(o).__name__, 'state': o.state_dict(),
+                   'names': _parameter_names(o, modules)} for name, o in learn.opts.items()}
+    hooks = {key: h.state_dict() for key, h in _hook_keys(learn.hooks).items()}
+    return {**own, 'modules': {name: _trained_state(m, what) for name, m in modules.items()},
+            'optimizers': opts, 'hooks': {key: o for key, o in hooks.items() if o},
+            'objects': object_states(learn.objects), 'state': asdict(learn.state),
+            'history': history.state_dict(), 'rng_states': at, 'device': learn.device.type,
+            'loaders': {k: describe_loader(getattr(learn, k)) for k in ('train_dl', 'valid_dl')},
             'run': None if fit is None else fit.state_dict(learn), 'position': learn.position}
 
-def _trained_state(m):
-    params = dict(m.named_parameters())
-    return {**module_state(m), 'frozen': [k for k, p in params.items() if not p.requires_grad],
+def _trained_state(m, what):
+    params, state = dict(m.named_parameters()), module_state(m)
+    if what == 'trainable': state = without_frozen(m, state)
+    return {**state, 'frozen': [k for k, p in params.items() if not p.requires_grad],
             'grads': {k: p.grad for k, p in params.items() if p.grad is not None}}
 
 # %% ../../nbs/save/03_snapshot.ipynb #a44b39fd
 def _completed(modules, state):
-    "Add what a checkpoint without frozen weights left out; raises ValueError if it is not that of the modules"
-    saved = {k: with_frozen(k, modules[k], o) if k in modules else o for k, o in state['modules'].items()}
+    "Add what a checkpoint without frozen weights left out; raises ValueError for other weights"
+    saved = state['modules']
+    saved = saved | {k: with_frozen(k, modules[k], saved[k]) for k in modules.keys() & saved.keys()}
     return {**state, 'modules': saved}
 
 def _check_modules(modules, there):
     for name in modules.keys() & there.keys():
         check_module(name, modules[name], there[name]['state'])
     if modules.keys() != there.keys():
-        raise ValueError(f'the checkpoint has the modules {list(there)}, but the learner has {list(modules)}')
+        raise ValueError(f'the checkpoint has the modules {list(there)}, '
+                         f'but the learner has {list(modules)}')
 
 def _check_parts(learn, state, modules):
-    "Refuse the state of different modules or optimizers; return the `_parameter_order` of each optimizer"
+    "Refuse the state of different modules or optimizers; return each `_parameter_order`"
     _check_modules(modules, state['modules'])
     _check_optimizer_states(learn.opts, state['optimizers'])
-    names = {name: o['names'] for name, o in state['optimizers'].items() if o.get('names') is not None}
-    return {name: _parameter_order(learn.opts[name], modules, o) for name, o in names.items()}
+    return {name: _parameter_order(learn.opts[name], modules, o['names'])
+            for name, o in state['optimizers'].items() if o.get('names') is not None}
 
 def _own(learn, state):
     "Return the own state of this rank; None if there was only one rank, or another number"
     n = state['state'].get('num_processes', 1)
     if n == learn.world.size: return state['processes'][learn.world.rank] if n > 1 else None
     if state['run'] is None or state['run']['train'] is None: return None
-    raise ValueError(f'the checkpoint was saved by {n} process{"" if n == 1 else "es"} in the middle of an epoch, '
-                     f'and this is a world of {learn.world.size}: resume with as many, '
+    raise ValueError(f'the checkpoint was saved by {n} process{"" if n == 1 else "es"} in the middle of '
+                     f'an epoch, and this is a world of {learn.world.size}: resume with as many, '
                      'or from a checkpoint at the end of an epoch')
 
 # %% ../../nbs/save/03_snapshot.ipynb #b07c7bdf
@@ -202,7 +204,7 @@ def _take_optimizer(opt, world, state, order):
     rates = [g['lr'] for g in opt.param_groups]
     load_optimizer(opt, world.split(opt, state if order is None else _renumbered(state, order)))
     for g, old in zip(opt.param_groups, rates):
-        if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])    # other objects may hold the tensor
+        if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])    # others may hold the tensor
 
 def _renumbered(state, order):
     "Return an optimizer's state with its parameters in another order"
@@ -226,7 +228,7 @@ def _take_hooks(learn, states):
         if key in states: h.load_state_dict(states[key])
         elif h.state_dict():
             notes.append(f'the checkpoint holds no state of the hook {key}, which starts afresh')
-    strange = [key for key in states if key not in hooks and key != 'Checkpoint']
+    strange = [key for key in states if key not in {*hooks, 'Checkpoint'}]
     return notes + [f'the checkpoint holds the state of a hook {key}, which this learner does not have'
                     for key in strange]
 
@@ -236,7 +238,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
     """Load what `capture` returned into a learner, and into the `fit` that resumes
 
     With `plan`, the fit also gets the bounds of the saved one; `skip` as for `Checkpoint`. Returns
-    what cannot be exact, and why. Raises ValueError, with nothing changed, if the state does not fit.
+    what cannot be exact. Raises ValueError, with nothing changed, if the state does not fit.
     """
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
     for key, h in _hook_keys(learn.hooks).items():
@@ -251,7 +253,8 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
         fit.load_state_dict(learn, state['run'], plan)
         for phase in fit.phases.values(): phase.pass_.skip = skip
     if state['device'] != learn.device.type:
-        notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
+        notes.append(f'the checkpoint was made on {state["device"]}, but this is '
+                     f'{learn.device.type}: rounding differs')
     for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
     for name, opt in learn.opts.items():
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'], orders.get(name))
@@ -262,7 +265,8 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
     fit.rng_states = state['rng_states']
     if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules:
         import numpy as _      # noqa: F401
-    notes += _take_hooks(learn, state['hooks']) + load_object_states(learn.objects, state.get('objects', {}))
+    notes += _take_hooks(learn, state['hooks'])
+    notes += load_object_states(learn.objects, state.get('objects', {}))
     if own is not None: load_rank_state(learn, fit, own)
     else: fit.rng_states = learn.world.rng_states(fit.rng_states)
     for h in learn.hooks:
@@ -272,17 +276,18 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
 
 # %% ../../nbs/save/03_snapshot.ipynb #rw000001
 def restore_weights(learn: Learner, state: dict[str, Any]) -> None:
-    "Load the weights and buffers that `capture` returned, and the average, if validation used one; and nothing else"
+    "Load only weights and buffers that `capture` returned, and the average, if validation used one"
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
     modules, ema, there = owners(learn, learn.model), getattr(learn, 'ema', None), state['hooks']
     state = _completed(modules, state)
     _check_modules(modules, state['modules'])
     if any(callable(getattr(opt, 'eval', None)) for opt in learn.opts.values()): raise ValueError(
-        'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
+        'the optimizer keeps other weights for evaluation, so the weights need its state, too: '
+        'learn.rewind(epoch=...)')
     key = next((k for k, h in _hook_keys(learn.hooks).items() if h is ema), None)
     averages = [k for k in there if k.partition(' ')[0] in ('EMA', 'SWA')]
     if (key is None) != (not averages) or key is not None and key not in there: raise ValueError(
-        f'validation used {averages[0] if averages else "no average"} there and {key or "no average"} here: '
-        'give the learner the same hook')
+        f'validation used {averages[0] if averages else "no average"} there and '
+        f'{key or "no average"} here: give the learner the same hook')
     for name, m in modules.items(): load_module_state(m, state['modules'][name])
     if ema is not None: ema.set_average(there[key])
