@@ -24,7 +24,7 @@ from trainer_nb.base import (
 )
 from ..data import Images, Table, Texts, first_batch, rng_states, set_rng_states, sets_of
 from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes, unpack
-from .snapshot import check_module
+from .matching import check_module
 
 # %% ../../nbs/save/06_export.ipynb #06e0001a
 _PREPARED = {o.__name__: o for o in (Table, Images, Texts)}
