@@ -60,12 +60,12 @@ class _Start:
 class _Parts:
     "A batch whose parts go through the loop one by one"
     def __init__(self, learn, most):
-        self.numbers = []       # what the step returned beside the loss
         n = batch_size(learn.batch)
         k = -(-n//most)
         self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
         self.n, self.is_sum = learn.world.n, False
-        self.losses, self.weights, self.ns = [], [], []     # ns: the step's own weights
+        self.losses, self.weights = [], []
+        self.ns, self.numbers = [], []      # what the step returned: its own weights; all else
 
     def open(self, learn):
         "Make the next part the batch of the learner; return whether it is the last one"
@@ -81,8 +81,8 @@ class _Parts:
     def close(self, learn, n):
         "Record a part; after the last one set the batch's loss and weight, and return True"
         accumulator, result = learn.phase.sums, learn.result
-        is_seen = not self.losses and accumulator.looked    # by the check of a fit's first batch
-        if not is_seen: accumulator.take(result, result.get('n', learn.world.n))
+        if self.losses or not accumulator.looked:   # else the check of a fit's first batch has taken it
+            accumulator.take(result, result.get('n', learn.world.n))
         self.losses.append(learn.loss.detach())
         self.weights.append(n)
         self.ns.append(loss_weight(result))

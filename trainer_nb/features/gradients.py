@@ -90,14 +90,12 @@ class GradAccum(_Accumulation):
     """Make one optimizer step out of `n` losses, equal to a step on one big batch
 
     Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums
-    (`reduction='sum'`) are added up. The last window of an epoch may be shorter and is divided by
-    its own weight; `learn.loss` stays what the step computed. Schedules and counters see only real
-    steps.
+    (`reduction='sum'`) are added up. The last window of an epoch may be shorter: it is divided by
+    its own weight. `learn.loss` stays as it was. Schedules and counters see only real steps.
 
     `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts
-    of half the size, for the same optimizer step; only BatchNorm and dropout differ, as they see
-    the parts one by one. Hooks see each part as a batch, up to `after_backward`; afterwards
-    `learn.loss` is that of the whole batch.
+    of half the size, for the same step; only BatchNorm and dropout differ, which see part by part.
+    Hooks see each part as a batch, up to `after_backward`; then `learn.loss` is that of the batch.
     """
     unique, is_own, provides = True, True, ('accumulation',)
     ord, runs_before = -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')

@@ -87,14 +87,13 @@ def _at_rest(opt):
         if not is_on_device and g['lr'] == 0: res += [(p, p.detach().clone()) for p in g['params']]
     return res
 
-# %% ../../nbs/features/13_options.ipynb #e56e0bbe
 def _values(opt, keys): return [[g.get(k) for k in keys] for g in opt.param_groups]
 
+# %% ../../nbs/features/13_options.ipynb #e56e0bbe
 class Options:
     "The options of an optimizer, as tensors for compiled code; the last ones may be constants"
     def __init__(self, opt: torch.optim.Optimizer, n_moved: int = 4, is_single: bool = False):
-        self.opt = opt
-        self.is_single = is_single      # whether the code updates one parameter at a time
+        self.opt, self.is_single = opt, is_single       # single: the code updates one parameter at a time
         self.moved, self.fixed = _MOVED[:n_moved], _MOVED[n_moved:]     # tensors, and constants
         self._constants = _values(opt, self.fixed)
         self._now, self._tensors = None, []     # values of `moved`; by group, what replaces them

@@ -21,28 +21,25 @@ from ..loop import Hook, Learner, as_count, as_hooks, as_metrics, lr_names
 # %% ../../nbs/features/15_preview.ipynb #09545136
 class Preview:
     "Show what schedules will do, as a chart in Jupyter"
-    def __init__(self,
-        steps: dict[str, list[float]],  # like `history.steps`: 'lr', 'lr_1', 'momentum'; one per batch
-    ):
-        self.steps = steps
+    def __init__(self, steps: dict[str, list[float]]):
+        self.steps = steps      # like `history.steps`: 'lr', 'lr_1', 'momentum'; one value per batch
 
     def chart(self) -> Chart:
         "Chart the learning rates, with momentum below"
-        curves = {}
-        for name, values in self.steps.items():
-            curves[name] = Envelope(500)
-            curves[name].extend(values)
         n, panels, top = max(map(len, self.steps.values())), [], 24
         for kind in 'lr', 'momentum':
-            names = [o for o in curves if o.startswith(kind)]
+            names = [o for o in self.steps if o.startswith(kind)]
             if not names: continue
             lines = []
             for name, color in zip(names, COLORS):
-                xs, *_, means = curves[name].curves()
+                curve = Envelope(500)
+                curve.extend(self.steps[name])
+                xs, *_, means = curve.curves()
                 lines.append(Line(xs, means, color, name))
             n_more, ylim = len(names) - len(lines), limits(sum([list(o.ys) for o in lines], []))
             note = f'+ {n_more} more' if n_more else ''
-            panels.append(Panel(64, top, 480, 130, lines, (1, max(n, 2)), ylim, None, n_ticks=4, note=note))
+            xlim = 1, max(n, 2)
+            panels.append(Panel(64, top, 480, 130, lines, xlim, ylim, None, n_ticks=4, note=note))
             top += 160
         panels[0].hover, panels[-1].xlabel = self._hover(n), 'batch'
         return Chart(566, top + 10, panels, alt=repr(self))

@@ -30,10 +30,8 @@ class ProfileRow(NamedTuple):
 # %% ../../nbs/features/08_profile.ipynb #69727458
 class ProfileTable:
     "Show where the time of some training steps went: a table in Jupyter, Markdown elsewhere"
-    def __init__(self,
-        rows: list[ProfileRow],
-        n_steps: int,  # number of training batches measured
-    ): self.rows, self.n_steps = rows, n_steps
+    def __init__(self, rows: list[ProfileRow], n_steps: int):
+        self.rows, self.n_steps = rows, n_steps     # n_steps: training batches measured
 
     @property
     def time_s(self) -> float:

@@ -164,8 +164,8 @@ class Schedule(Scheduler):
         if isinstance(lr_max, Mapping) and not lr_max:
             raise ValueError('lr_max is an empty dict: expected a number above 0 by optimizer')
         for name, o in dict(lr=lr, momentum=momentum).items():
-            if o is not None and not callable(o):
-                raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
+            if o is None or callable(o): continue
+            raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
         if lr_max is not None:
             for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]:
                 for rate in o.values() if isinstance(o, Mapping) else [o]: as_rate('lr_max', rate)
@@ -183,8 +183,7 @@ class Schedule(Scheduler):
                 f'{self.name} and {h.name} both set the learning rate of '
                 f'{", ".join(map(repr, both))}: remove one, or give each its own opt')
         self.n, self.tops = None, {}
-        for name, opt in self.optimizers(learn).items():
-            self._tops(learn, name, opt.param_groups)       # may refuse
+        for name, opt in self.optimizers(learn).items(): self._tops(learn, name, opt.param_groups)
         super().before_fit(learn)
 
     def _tops(self, learn, name, groups):

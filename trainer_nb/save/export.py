@@ -95,12 +95,17 @@ def _program(model, args, kwargs, dynamic):
     def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t    # 1: a constant
     args, kwargs = map_tensors(twice, (args, kwargs))
     shapes = {k: {0: batch} for k in kwargs} or _by_place(model, [{0: batch} for _ in args])
-    try: return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
+    modes = get_modes(model)
+    try:
+        model.eval()
+        with torch.no_grad():
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:
         shapes = [tuple(o.shape) for o in (*args, *kwargs.values())]
         e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {shapes}; '
                    'without example= only the weights are written')
         raise
+    finally: set_modes(modes)
 
 # %% ../../nbs/save/06_export.ipynb #281c6d3a
 def _output_names(out):
@@ -172,14 +177,10 @@ def export(
     if onnx and example is None:
         raise ValueError('export(onnx=True) needs a batch as the model takes it: example=x[:2]')
     if example is True: example = _from_data(learn)
-    args = None if example is None else to_device(_as_args(example), learn.device)
+    if example is not None: example = to_device(_as_args(example), learn.device)
     config = _config(learn, None if averaged is None else ema.name)
     config = json.dumps(config, indent=1, allow_nan=False)
-    modes = get_modes(model)
-    try:
-        model.eval()
-        with torch.no_grad(): program = None if args is None else _program(model, *args, dynamic)
-    finally: set_modes(modes)
+    program = None if example is None else _program(model, *example, dynamic)
     as_onnx = _onnx(program, dynamic) if onnx else None
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder/'model.safetensors') as f:
@@ -216,10 +217,9 @@ def load_model(
         return torch.export.load(f).module().to(device)
 
 def _load_weights(folder, model):
-    if not (folder/'model.safetensors').is_file():
-        raise FileNotFoundError(f'{folder} holds no model.safetensors')
-    st, here = _safetensors(), model.state_dict()
-    with open_file((folder/'model.safetensors').resolve()) as f: state = st.load_file(f.name)
+    path, st, here = folder/'model.safetensors', _safetensors(), model.state_dict()
+    if not path.is_file(): raise FileNotFoundError(f'{folder} holds no model.safetensors')
+    with open_file(path.resolve()) as f: state = st.load_file(f.name)
     places = {(v.data_ptr(), v.shape): k for k, v in here.items() if k in state}
     for k, v in here.items():       # the file holds tied weights once
         if k not in state and (v.data_ptr(), v.shape) in places:

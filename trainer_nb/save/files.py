@@ -226,9 +226,9 @@ def _find_newest(folder, size):
     found = folder.newest(fits)
     if found is None and folder.n:
         text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
-        is_other = any(o.get('processes', 1) != size for o in folder.manifests())
-        other = f', or a world of {size} cannot resume from it' if is_other else ''
-        raise BadCheckpoint(text + other)
+        if any(o.get('processes', 1) != size for o in folder.manifests()):
+            text += f', or a world of {size} cannot resume from it'
+        raise BadCheckpoint(text)
     if found is None:
         names = sorted(o.name for o in folder.path.iterdir())
         if len(names) > 5: names[5:] = ['…']

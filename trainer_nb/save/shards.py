@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, local, read_file, replacing
+from ..base import check_kinds, local, map_tensors, read_file, replacing
 from ..loop import World
 from .files import path_in
 from .snapshot import capture
@@ -30,15 +30,13 @@ _KIND = {HOLE: str, 'shape': [int], 'dtype': torch.dtype, 'files': int}
 def take_out(state: Any) -> tuple[Any, dict[str, Tensor]]:
     "Replace sharded tensors in a nesting by holes; return also the tensors, by the holes' keys"
     parts, seen = {}, {}
-    def go(x):
-        if hasattr(x, 'full_tensor'):
-            key = seen.setdefault(id(x), str(len(seen)))
-            parts[key] = x
-            files = x.device_mesh.size(-1) if x.placements[-1].is_shard() else 1
-            return {HOLE: key, 'shape': list(x.shape), 'dtype': x.dtype, 'files': files}
-        if isinstance(x, dict): return {k: go(v) for k, v in x.items()}
-        return type(x)([go(o) for o in x]) if type(x) in (list, tuple) else x
-    return go(state), parts
+    def hole_of(t):
+        if not hasattr(t, 'full_tensor'): return t
+        key = seen.setdefault(id(t), str(len(seen)))
+        parts[key] = t
+        files = t.device_mesh.size(-1) if t.placements[-1].is_shard() else 1
+        return {HOLE: key, 'shape': list(t.shape), 'dtype': t.dtype, 'files': files}
+    return map_tensors(hole_of, state), parts
 
 def fill(state: Any, f: Callable[[dict[str, Any]], Any]) -> Any:
     "Replace each hole in a state by `f(hole)`"

@@ -63,6 +63,7 @@ _STATE_KINDS = {
     'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}},
     'processes?': [{str: object}]}      # own state of each rank
 
+# %% ../../nbs/save/03_snapshot.ipynb #0b4ec757
 def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[str, Any]:
     """Return all that another process needs to resume exactly; its tensors are the live ones
 
@@ -109,11 +110,12 @@ def _check_modules(modules, there):
                          f'but the learner has {list(modules)}')
 
 def _check_parts(learn, state, modules):
-    "Refuse the state of different modules or optimizers; return each `parameter_order`"
+    "Refuse the state of different modules or optimizers; complete it, and order the parameters"
+    state = _completed(modules, state)
     _check_modules(modules, state['modules'])
     check_optimizer_states(learn.opts, state['optimizers'])
-    return {name: parameter_order(learn.opts[name], modules, o['names'])
-            for name, o in state['optimizers'].items() if o.get('names') is not None}
+    return state, {name: parameter_order(learn.opts[name], modules, o['names'])
+                   for name, o in state['optimizers'].items() if o.get('names') is not None}
 
 def _own(learn, state):
     "Return the own state of this rank; None if there was only one rank, or another number"
@@ -177,8 +179,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
         if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
             check_kinds(state['hooks'][key], h.state_kinds, f'the state of {key}')
     modules, own = owners(learn, learn.model), _own(learn, state)
-    state = _completed(modules, state)
-    orders = _check_parts(learn, state, modules)
+    state, orders = _check_parts(learn, state, modules)
     notes = [other_dtypes(name, m, state['modules'][name]['state']) for name, m in modules.items()]
     if state['run'] is not None:
         notes += check_loaders(learn, state, skip)

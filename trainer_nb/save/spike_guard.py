@@ -60,8 +60,8 @@ def _read(world, waiting):
 # %% ../../nbs/save/11_spike_guard.ipynb #1d88f4b4
 class SpikeWatch(Hook):
     "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
-    unique, in_dry_run, is_own, provides = True, False, True, ('spikes',)
-    ord = 97        # after hooks that ask for a checkpoint
+    unique, in_dry_run, is_own = True, False, True
+    ord, provides = 97, ('spikes',)     # after hooks that ask for a checkpoint
     only_looks = 'after_loss',      # changes nothing there, see `Compile`
     state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
 
@@ -97,10 +97,11 @@ class SpikeWatch(Hook):
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
-        state, world, now, self.now = learn.state, learn.world, self.now, {}
-        if now:
-            share = world.n/(world.total or 1)
-            self.waiting.append([state.epoch, state.batch_idx - 1, learn.history.n_steps, share, now])
+        state, world = learn.state, learn.world
+        if self.now:
+            at, share = (state.epoch, state.batch_idx - 1), world.n/(world.total or 1)
+            self.waiting.append([*at, learn.history.n_steps, share, self.now])
+            self.now = {}
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due
         if is_due or any(map(_is_for_all, learn.requests)) or self._at_end(learn): self.look(learn)
 
@@ -205,9 +206,10 @@ class SpikeGuard(SpikeWatch):
         if learn.world.is_sharded: raise ValueError(
             "SpikeGuard('skip') cannot copy the state of a model whose parameters are sharded: use "
             'SpikeGuard(), which notes spikes, and learn.rewind')
-        if learn.fitting.train is not None: self._ask(learn)    # resumed in mid-epoch
+        if learn.fitting.train is not None: self.before_epoch(learn)    # resumed in mid-epoch
 
-    def before_epoch(self, learn: Learner) -> None: self._ask(learn)    # others have opened it
+    def before_epoch(self, learn: Learner) -> None:     # after others have opened it
+        if self.action == 'skip': learn.request(self._keep, everywhere=True)
 
     def before_step(self, learn: Learner) -> None:
         at = learn.state.epoch, learn.state.batch_idx
@@ -217,9 +219,6 @@ class SpikeGuard(SpikeWatch):
 
     def look(self, learn: Learner) -> None:
         super().look(learn)
-        self._ask(learn)
-
-    def _ask(self, learn):
         if self.action == 'skip': learn.request(self._keep, everywhere=True)
 
     def _keep(self, learn):
@@ -230,9 +229,8 @@ class SpikeGuard(SpikeWatch):
         self.kept = _copy(capture(learn, is_for_me=True)), at
 
     def found(self, learn: Learner, row: dict) -> None:
-        pass_, at = learn.fitting.train.pass_, (row['epoch'], row['batch_idx'])
-        is_alone = learn.world.size == 1
-        row['indices'] = sample_indices(pass_.dl, pass_.start, at[1]) if is_alone else None
+        pass_, at, row['indices'] = learn.fitting.train.pass_, (row['epoch'], row['batch_idx']), None
+        if learn.world.size == 1: row['indices'] = sample_indices(pass_.dl, pass_.start, at[1])
         if self.action == 'skip' and self.kept is not None and self.kept[1] <= at:
             raise GoBack(lambda learn: self._leave_out(learn, {**row, 'action': 'skip'}))
         if not self.is_high: learn.history.spikes.append({**row, 'action': 'note'})     # one of a series
@@ -244,9 +242,9 @@ class SpikeGuard(SpikeWatch):
         for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
         learn.history.spikes, self.left_out = rows, self.left_out | {(row['epoch'], row['batch_idx'])}
         for h in learn.hooks:       # those with a state take it up as in a fit that is resumed
+            if h is self or 'checkpoints' in h.provides or not hasattr(h, 'before_fit'): continue
             is_here = learn.is_main or not isinstance(h, MainProcessHook)
-            is_other = h is not self and 'checkpoints' not in h.provides and hasattr(h, 'before_fit')
-            if is_here and is_other and h.state_dict(): h.before_fit(learn)
+            if is_here and h.state_dict(): h.before_fit(learn)
         self._check_number(learn, row)
 
     def _check_number(self, learn, row):
