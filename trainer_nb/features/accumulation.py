@@ -114,7 +114,7 @@ class Division:
         self.start = self.parts = None
 
     def halve(self, learn: Learner) -> bool:
-        "Restore the state before the batch, and halve parts from now on, if possible; return whether"
+        "Restore the state before the batch, and halve parts from now on; return whether it can"
         start, step = self.start, learn.phase.step_fn
         self.forget()
         start.restore()

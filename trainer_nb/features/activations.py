@@ -60,7 +60,7 @@ def _sampled(x, dim):
 def _rows(tensors): return pad_sequence(tensors, batch_first=True)  # (len(tensors), longest)
 
 def _described(samples):
-    "Describe samples of layers, (layers, 4 + N_BINS): mean, deviation, dead units, nan, bins; no wait"
+    "Describe samples of layers, (layers, 4 + N_BINS): mean, deviation, dead units, nan, bins"
     values, is_dead = zip(*samples)
     x = _rows(values)
     sizes = torch.tensor([[o.numel(), d.numel()] for o, d in samples])
@@ -184,7 +184,7 @@ class _Record(MainProcessHook):
 _MOST = 256      # measurements that are kept
 
 class Activations(_Record):
-    "Measure the output of each layer and the steps of its weights, every few batches; it is a picture"
+    "Measure outputs of layers and steps of their weights every few batches; shows a picture"
     unique, in_dry_run = True, False
     def __init__(self,
         every: int = 25,                    # ≥ 1: training batches between two measurements

@@ -24,7 +24,7 @@ class AMP(Hook):
     runs_after, runs_before = ('GradAccum',), ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
     def __init__(self,
-        dtype: torch.dtype | str = torch.bfloat16,      # or `torch.float16`, or a name: 'bf16', 'fp16'
+        dtype: torch.dtype | str = torch.bfloat16,  # or `torch.float16`, or a name: 'bf16', 'fp16'
         scaler: Callable | None = None,     # device type → scaler of an optimizer, for `float16`;
                                             # None: `torch.amp.GradScaler`
     ):

@@ -139,7 +139,7 @@ class Compile(Hook):
         mode: str | None = None,        # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), ...
         what: str = 'model',            # 'model': forward and backward; 'step': also loss and optimizer
         backend: str | Callable = 'inductor',   # of `torch.compile`
-        dynamic: bool | None = None,    # True: compile for any size at once; None: at the second one,
+        dynamic: bool | None = None,    # True: compile for any size at once; None: at a second one,
                                         # and a smaller last batch of a pass runs without compiling
     ):
         _check_mode(mode, what, backend)

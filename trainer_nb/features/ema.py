@@ -32,7 +32,7 @@ class EMA(Hook):
     unique, in_dry_run, provides = True, False, ('average',)
     ord, every = -20, 1     # every: optimizer steps between two updates of the average
     state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
-                   'unsaved?': {str: {str: torch.Tensor}}}      # buffers that `state_dict` leaves out
+                   'unsaved?': {str: {str: torch.Tensor}}}    # buffers that `state_dict` leaves out
     def __init__(self,
         decay: float = .999,       # in (0, 1): weight of the old average in an update
         warmup: bool = True,       # use a smaller weight at first: (1 + n)/(10 + n) after n updates
@@ -53,7 +53,7 @@ class EMA(Hook):
         self.model = None                   # the average, in evaluation mode
         self.loss_fn = None                 # the average of a loss function that is trained
         self._state, self._pairs = {}, None     # a state that waits for its model; tensors of both
-        self._owner = None                  # weak reference to the averaged model; None: the next one
+        self._owner = None              # weak reference to the averaged model; None: the next one
 
     def __getstate__(self): return {**vars(self), '_owner': None}  # a copy may be of a copied model
 
@@ -174,7 +174,7 @@ class SWA(EMA):
     "Keep the mean of the weights since a given step, and validate it (stochastic weight averaging)"
     def __init__(self,
         start: int = 0,            # as in `EMA`; usually three quarters of the steps
-        every: int = 1,            # optimizer steps ≥ 1 between two updates, such as those of an epoch
+        every: int = 1,            # optimizer steps ≥ 1 between two updates, such as an epoch's
         *,
         buffers: str = 'average',  # as in `EMA`
     ):

@@ -61,8 +61,8 @@ class Freeze(Hook):
     "Keep parameters unchanged during a fit"
     unique, in_dry_run = True, True
     def __init__(self,
-        *names: str,            # of parameters or modules, or patterns: 'body', '*.bias', 'body.[0-3]'
-        in_eval: bool = False,  # also keep these modules in evaluation mode: no dropout, no new means
+        *names: str,            # of parameters or modules, or patterns: 'body', '*.bias'
+        in_eval: bool = False,  # also keep them in evaluation mode: no dropout, no new means
     ):
         if not names or not all(isinstance(o, str) and o for o in names):
             raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")

@@ -21,7 +21,7 @@ from trainer_nb.loop import (
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):
-    "Return the loss's weight over all ranks: `result['n']`, what torch's loss divides by, or samples"
+    "Return a loss's weight over all ranks: `result['n']`, torch's divisor, or samples"
     if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
     n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
@@ -150,7 +150,7 @@ class GradAccum(_Accumulation):
             self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
 
     def reorder(self,
-        orders: dict[str, list[int]],  # optimizer's name → index of each parameter in the saved state
+        orders: dict[str, list[int]],  # optimizer's name → index of each parameter when saved
     ) -> None:
         "Match accumulated gradients to parameters in a new order"
         for name, window in self.windows.items():
@@ -250,7 +250,7 @@ class GradClip(Hook):
         else: _clip_each(learn, params, bound)
 
     def _ordered(self, learn):
-        "List the parameters in the order in which `clip_grad_norm_(model.parameters())` adds them up"
+        "List parameters in the order in which `clip_grad_norm_(model.parameters())` adds them"
         params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
         if len(order) != len(params):       # the first step, or the optimizer got another group
             own = chain.from_iterable(o.parameters() for o in trained(learn))

@@ -68,8 +68,8 @@ class Functions:
     def __init__(self, mode: str | None, backend: str | Callable, dynamic: bool | None):
         self.mode, self.backend, self.dynamic = mode, backend, dynamic
         self.made, self.called = {}, set()          # by key; (function, …) of those that have run
-        self.errors, self.uses_graphs = (), False   # exceptions if torch cannot compile; CUDA graphs?
-        self.reasons, self.time_s = [], 0.      # what is not compiled, and why; seconds of first calls
+        self.errors, self.uses_graphs = (), False   # exceptions if torch cannot; CUDA graphs?
+        self.reasons, self.time_s = [], 0.      # what is not compiled; seconds of first calls
 
     def begin(self, device: torch.device) -> None:
         "Start counting for a new fit"

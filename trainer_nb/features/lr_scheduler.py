@@ -34,7 +34,7 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def _first_name(f): return next(iter(needed_names(f)), '')
 
 class _ByStep:
-    "Set the learning rate that a function of the step returns; smaller groups keep their ratio to it"
+    "Set the rate that a function of the step returns; smaller groups keep their ratio to it"
     def __init__(self, opt, f):
         rates = [float(g['lr']) for g in opt.param_groups]
         self.opt, self.f, self.n = opt, f, -1

@@ -69,7 +69,7 @@ class NaNGuard(Hook):
 
     def _reset(self):
         self.first = None                  # code of the first failure, on the device
-        self.n_checks, self.log = 0, {}    # check → (values, inputs, optimizer step, optimizer's name)
+        self.n_checks, self.log = 0, {}    # check → (values, inputs, optimizer's step and name)
         self.born = []                     # (check, optimizer, parameters whose state its step created)
         self.losses, self.inputs = [], []  # not checked yet: (where, name, largest absolute value)
         self.names = {}                    # parameter → name

@@ -22,7 +22,7 @@ from ..loop import Hook, Learner, as_count, as_hooks, as_metrics, lr_names
 class Preview:
     "Show what schedules will do, as a chart in Jupyter"
     def __init__(self, steps: dict[str, list[float]]):
-        self.steps = steps      # like `history.steps`: 'lr', 'lr_1', 'momentum'; one value per batch
+        self.steps = steps      # like `history.steps`: 'lr', 'lr_1', 'momentum'; one per batch
 
     def chart(self) -> Chart:
         "Chart the learning rates, with momentum below"

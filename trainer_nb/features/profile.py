@@ -182,7 +182,7 @@ class Profile(Hook):
     def __init__(self,
         n_steps: int = 50,  # ≥ 1: number of training batches to measure
         skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
-        trace: str | Path | None = None,    # file of torch's profiler, '.json' or '.json.gz'; None: no
+        trace: str | Path | None = None,    # file of torch's profiler, '.json', '.json.gz'; None: none
         n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
     ):
         for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):

@@ -61,14 +61,14 @@ class _Blocks(Hook):
         self.after_fit(learn)
         others = sum([h.wrapped for h in learn.hooks if isinstance(h, _Blocks)], [])
         for name, m in found.items():
-            own = vars(m).get('forward')    # a model that was copied during a fit has one of that fit
+            own = vars(m).get('forward')    # a model copied during a fit has one of that fit
             is_old = unwrap(getattr(own, '__func__', own)) is type(m).forward
             if own is None or is_old and not any(m is o for o in others): continue
             raise ValueError(
                 f'{self.name}: {name} already has a forward that was set on the object, by another '
                 'hook, such as Recompute or Offload, or by your code: keep only one of them')
         for m in found.values():
-            m.forward = MethodType(self._around(type(m).forward), m)    # bound: a copy calls its own
+            m.forward = MethodType(self._around(type(m).forward), m)   # bound: copies call their own
             self.wrapped.append(m)
 
     def _around(self, forward):

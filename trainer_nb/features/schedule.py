@@ -151,7 +151,7 @@ class Schedule(Scheduler):
                    'factors': {str: [(int, float)]}}
 
     def __init__(self,
-        lr: Callable | None = None,        # position in [0, 1] → factor of each group's learning rate
+        lr: Callable | None = None,        # position in [0, 1] → factor of each group's rate
         momentum: Callable | None = None,  # position → momentum, or first of `betas`, where there is one
         *,
         lr_max: float | Mapping | None = None,  # rate > 0 at factor 1 of the group with the largest rate;
@@ -170,7 +170,7 @@ class Schedule(Scheduler):
             for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]:
                 for rate in o.values() if isinstance(o, Mapping) else [o]: as_rate('lr_max', rate)
         self.lr, self.momentum, self.lr_max = lr, momentum, lr_max
-        self.last, self.factors = {}, {}    # rates that were set; factors by which others changed it
+        self.last, self.factors = {}, {}    # rates that were set; factors of others
         self.n = None       # steps of the fit, fixed at its start: stopping early changes no curve
         self.tops = {}      # optimizer's name → rates at factor 1 of its groups
 
@@ -237,7 +237,7 @@ class Schedule(Scheduler):
             if 'betas' in g: g['betas'] = value, *g['betas'][1:]
             elif g.get('momentum'): g['momentum'] = value
             else: continue
-            now = learn if learn.training else learn.fitting.train.sums     # resumed: not training yet
+            now = learn if learn.training else learn.fitting.train.sums   # resumed, not training
             now.record('momentum' + column.removeprefix('lr'), value)
 
 # %% ../../nbs/features/06_schedule.ipynb #e3b6e03d
@@ -250,7 +250,7 @@ class OneCycle(Schedule):
         pct_start: float = .25,  # share of the steps in which the rate grows, in (0, 1)
         div: float = 25.,        # lr_max divided by the first rate
         div_final: float = 1e5,  # lr_max divided by the last rate
-        moms: Sequence[float] | None = (.95, .85, .95),  # momentum at the start, the top and the end
+        moms: Sequence[float] | None = (.95, .85, .95),  # momentum at start, top and end
         n_steps: int | None = None,  # as in `Schedule`
         opt: str | None = None,      # as in `Schedule`
     ):

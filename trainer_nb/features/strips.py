@@ -106,9 +106,9 @@ _CURVES = {'deviation': ('deviation', COLORS[0]), 'dead': ('dead units', ALARM),
            'update': ('update / weight', COLORS[2])}
 
 def layers_figure(layers: list, at: list[int], values: dict[str, Tensor], most: int = 12) -> Any:
-    """Draw a row for each of `most` layers: a strip, and curves of deviation, dead units, step sizes
+    """Draw a row for each of `most` layers: a strip, curves of deviation, dead units, step sizes
 
-    `layers`: (name, class) of each; `at`: batches of the `values`, which are those of `Activations`.
+    `layers`: (name, class) of each; `at`: batches of the `values`, as of `Activations`.
     """
     shown = spread(len(layers), most)
     v = {k: o[:, shown] for k, o in values.items()}

@@ -35,7 +35,7 @@ def _parse_every(every):
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b387a6c7
 class Checkpoint(Hook):
-    """Save the complete state of training: at intervals, when it is stopped or interrupted, at its end
+    """Save the complete state of training: at intervals, when stopped or interrupted, at its end
 
     Keeps the last `keep` checkpoints and the one with the best `monitor`, and never touches those
     of other runs in the folder. `learn.fit(n, resume=True)` resumes from the newest.
@@ -53,9 +53,9 @@ class Checkpoint(Hook):
         monitor: str | None = 'valid_loss', # column of the epoch table; None: keep no best one
         mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name
         strict: bool = False,        # True: an error while saving ends training; False: a warning
-        skip: bool = False,  # True: samples draw no random numbers: a stock loader skips them unread
-        what: str = 'all',   # 'trainable': leave out frozen weights, of which the program that loads
-                             # the checkpoint must bring the same ones; this is checked
+        skip: bool = False,  # True: samples draw no random numbers: a loader skips them unread
+        what: str = 'all',   # 'trainable': leave out frozen weights; the program that loads
+                             # the checkpoint must bring the same ones, which is checked
     ):                       # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
@@ -72,7 +72,7 @@ class Checkpoint(Hook):
         self.is_tried = False           # whether the state of this fit can be saved
         self.stall_s, self.n_saves = 0., 0      # seconds for which training waited; number of saves
 
-    def __getstate__(self): return {**vars(self), '_owner': None}   # a copy may save a copied learner
+    def __getstate__(self): return {**vars(self), '_owner': None}   # a copy may save another learner
 
     def _saves_another(self, learn):
         "Return whether it has saved another learner, as in a loop over folds"

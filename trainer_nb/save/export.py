@@ -84,7 +84,7 @@ def _finite(x):
 
 # %% ../../nbs/save/06_export.ipynb #73a1daa9
 def _by_place(model, shapes):
-    "Nest the shapes of positional inputs that forward takes as `*args`, as `torch.export` wants them"
+    "Nest the shapes of positional inputs that forward takes as `*args`, as `torch.export` does"
     kinds = [p.kind for p in signature(model.forward).parameters.values()]
     n = kinds.index(Parameter.VAR_POSITIONAL) if Parameter.VAR_POSITIONAL in kinds else len(shapes)
     return (*shapes[:n], *[tuple(shapes[n:])]*(n < len(shapes)))
@@ -113,7 +113,7 @@ def _output_names(out):
     return ['output'] if isinstance(out, Tensor) else None
 
 def _onnx(program, dynamic):
-    "Convert a program to an ONNX file, as bytes; raises RuntimeError if that predicts something else"
+    "Convert a program to an ONNX file, as bytes; raises RuntimeError if it predicts otherwise"
     for o in 'onnx', 'onnxscript', 'onnxruntime': needed(o, 'export(onnx=True)', 'onnx')
     more = (lambda t: torch.cat([t, t[:1]])) if dynamic else Tensor.clone
     args, kwargs = map_tensors(more, program.example_inputs)      # dynamic: a batch of another size
@@ -245,7 +245,7 @@ def exported_parts(
     folder: str | Path, model: nn.Module | None = None,
     device: str | torch.device = 'cpu', trusted: bool = False
 ) -> dict[str, Any]:    # arguments of `Learner`
-    "Load what a learner needs to predict as the one that was exported; arguments as for `load_model`"
+    "Load what a learner needs to predict as the one exported; arguments as for `load_model`"
     program = load_model(folder, model, device, trusted)
     config = json.loads(read_file((Path(folder)/'config.json').resolve()))
     if model is None: program = _Program(program, config.get('classes'))

@@ -145,7 +145,7 @@ def describe_loader(dl: Any) -> dict[str, Any]:
             'bs': getattr(batches, 'batch_size', None) or adapter_of(dl).bs,
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': order, 'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
-            'data': batch_code([o for o in tensors if type(o) is Tensor]),  # others may draw when read
+            'data': batch_code([o for o in tensors if type(o) is Tensor]),  # others may draw
             'parts': {k: describe_loader(o) for k, o in adapter_of(dl).parts.items()}}
 
 # %% ../../nbs/save/10_matching.ipynb #10ade006
@@ -182,7 +182,7 @@ def _check_loader(name, dl, before, pass_, skip=False):
 
 # %% ../../nbs/save/10_matching.ipynb #10ade007
 def _check_workers(name, dl, warm):
-    "Describe what cannot be restored, '' if nothing: RNG states of workers after more than one pass"
+    "Describe what cannot be restored: RNG states of workers after more than one pass; or ''"
     dl = source(dl)
     if parts := adapter_of(dl).parts:
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]

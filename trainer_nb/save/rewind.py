@@ -67,7 +67,7 @@ def rewind(
 ) -> None:
     """Become what the learner was at a checkpoint; `resume` then repeats what followed, `fit` trains on
 
-    Raises ValueError, with nothing changed, where no such checkpoint was kept, and lists those kept.
+    Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those kept.
     """
     (path, hook), hooks = folder_of(learn, folder, 'rewind'), as_hooks(hooks)
     if epoch is None and step is None:

@@ -46,7 +46,7 @@ def fill(state: Any, f: Callable[[dict[str, Any]], Any]) -> Any:
 
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
 def _rows_of(n, size, rank):
-    "Return the `range` of rows that a shard has, maybe none, as `torch.chunk` and `Shard(0)` cut them"
+    "Return the `range` of rows that a shard has, maybe none, cut as by `torch.chunk` and `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 

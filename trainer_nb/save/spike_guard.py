@@ -121,7 +121,7 @@ class SpikeWatch(Hook):
                 if math.isfinite(o): self.past[name] = [*self.past.get(name, ()), o][-self.window:]
 
     def _judged(self, values):
-        "Return a row for a spike, with the limit of the value that is relatively furthest above; None"
+        "Return a row for a spike, with the limit of the value that is relatively furthest above"
         res, most = None, 0.
         for name, o in values.items():
             past = self.past.get(name, ())
