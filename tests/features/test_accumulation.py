@@ -7,9 +7,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, close, make_learner, plain_loop, problem, same, weights
-from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
-from trainer_nb.loop.metrics import Metric
-from trainer_nb.features.gradients import GradAccum, GradClip
+from trainer_nb.all import CancelEpoch, CancelStep, GradAccum, GradClip, LambdaHook, Metric
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adam': lambda params: torch.optim.Adam(params, lr=.01)}

@@ -5,9 +5,8 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import digest, make_learner, problem
-from trainer_nb.all import AMP, Activations, EMA, GradAccum, GradClip, set_seed
+from trainer_nb.all import AMP, Activations, CancelStep, EMA, GradAccum, GradClip, Hook, LambdaHook, set_seed
 from trainer_nb.features import activations as module
-from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 
 
 class Net(nn.Module):

@@ -5,12 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, same, stop_at, stop_when, weights
-from trainer_nb.features.ema import EMA, SWA
-from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.save.early_stopping import EarlyStopping
-from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.features.gradients import GradAccum
-from trainer_nb.features.schedule import Schedule
+from trainer_nb.all import Checkpoint, EMA, EarlyStopping, GradAccum, LambdaHook, SWA, Schedule
 
 def normed():
     torch.manual_seed(0)

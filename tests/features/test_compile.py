@@ -7,12 +7,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from common import batches, make_learner, reasons, record, same, weights
+from trainer_nb.all import Compile, GradClip, Hook, LRScheduler, LambdaHook, OneCycle, WarmupCosine
 from trainer_nb.base import tracing_backward
-from trainer_nb.features.compile import Compile
-from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.features.gradients import GradClip
-from trainer_nb.features.lr_scheduler import LRScheduler
-from trainer_nb.features.schedule import OneCycle, WarmupCosine
 
 @pytest.fixture(autouse=True)
 def _torch_can(request):
@@ -50,20 +46,16 @@ def losses_close(a, b):
     def losses(learn): return [*learn.history.steps['train_loss'], *learn.history.epochs['valid_loss']]
     return losses(a) == pytest.approx(losses(b), abs=1e-5)
 
+HAS_COMPILER = which('g++') or which('clang++')
+
 @ways
-def test_equals_the_plain_step(what, optim=OPTIMS['fused']):
-    with reasons(): learn = run([Compile(what=what, backend='aot_eager')], optim=optim)
-    plain = run(optim=optim)
+@pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=[
+    pytest.mark.soak, pytest.mark.skipif(not HAS_COMPILER, reason='inductor needs a C++ compiler')])])
+def test_equals_the_plain_step(what, backend):
+    with reasons(): learn = run([Compile(what=what, backend=backend)], optim=OPTIMS['fused'])
+    plain = run(optim=OPTIMS['fused'])
     assert close(learn, plain) and losses_close(learn, plain)
     assert 'forward' not in vars(learn.model) and learn.model._compiled_call_impl is None
-    assert learn.opt.param_groups[0]['lr'] == plain.opt.param_groups[0]['lr']
-
-@pytest.mark.soak
-@pytest.mark.parametrize('what', ['model', 'step'])
-@pytest.mark.skipif(not (which('g++') or which('clang++')), reason='inductor needs a C++ compiler')
-def test_inductor_with_dropout(what):
-    with reasons(): learn = run([Compile(what=what)])
-    assert close(learn, run()) and losses_close(learn, run())
 
 class Slower(Hook):
     def after_step(self, learn):
@@ -126,10 +118,6 @@ def test_schedules_compile_one_graph(optim, schedule):
     assert len(COUNTED) == 1 and close(learn, plain, 2e-5 if optim == 'RMSprop' else 5e-6)
     assert [g['lr'] for g in learn.opt.param_groups] == [g['lr'] for g in plain.opt.param_groups]
 
-
-# Hooks that need no entry
-
-
 # What cannot be compiled
 
 def broken(gm, inputs): raise RuntimeError('no compiler here')
@@ -147,7 +135,7 @@ def test_after_an_error_the_model_is_plain(what):
     with pytest.raises(ZeroDivisionError): learn.fit(1)
     assert learn.model._compiled_call_impl is None and not getattr(torch._dynamo.config, 'trace_autograd_ops', False)
 
-def test_gradients_of_gradients_name_the_hook(donated=True):
+def test_gradients_of_gradients_name_the_hook():
     "A penalty on gradients, of a compiled model: torch's error did not say whose compilation it meant"
     torch.compiler.reset()
     from torch._functorch import config
@@ -156,7 +144,7 @@ def test_gradients_of_gradients_name_the_hook(donated=True):
         grad, = torch.autograd.grad(learn.model(x).sum(), x, create_graph=True)
         return {'loss': grad.square().mean()}
     error = pytest.raises(RuntimeError, match='double backward|create_graph=False')
-    with config.patch(donated_buffer=donated), error as e:
+    with config.patch(donated_buffer=True), error as e:
         make_learner(Small(), batches(), train_step=step, hooks=[Compile(backend='aot_eager')]).fit(1)
     assert any(o.startswith('Compile: the step differentiates gradients') for o in e.value.__notes__)
 
@@ -167,15 +155,17 @@ class Switch(Hook):
         if learn.training and (now := self.at.get(learn.state.optimizer_step)) is not None:
             learn.model[0].requires_grad_(now)
 
-def test_what_is_frozen_and_unfrozen_during_a_fit(at={0: False, 3: True, 7: False}, optim='adamw'):     # noqa: B006
-    def fit(*more):
-        torch.manual_seed(0)
-        m = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        learn = make_learner(m, batches(), optim=OPTIMS[optim], hooks=[Switch(at), GradClip(1.), *more])
-        learn.fit(3)
-        return learn
+def two_layers(optim, *hooks):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    learn = make_learner(model, batches(), optim=optim, hooks=hooks)
+    learn.fit(3)
+    return learn
+
+def test_what_is_frozen_and_unfrozen_during_a_fit():
+    def fit(*more): return two_layers(OPTIMS['adamw'], Switch({0: False, 3: True, 7: False}), GradClip(1.), *more)
     with reasons(): learn = fit(Compile(what='step', backend='aot_eager'))
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(learn.model), weights(fit().model)))
+    assert close(learn, fit(), 1e-6)
 
 def dampened(p):
     p = list(p)
@@ -185,11 +175,5 @@ def dampened(p):
                                         (dampened, [])], ids=['ASGD', 'dampened'])
 def test_optimizers_that_torch_compiles_wrongly_or_not_at_all(optim, why):
     "torch's error about the second one ends no fit: its step has a graph of its own"
-    def fit(*hooks):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        learn = make_learner(model, batches(), optim=optim, hooks=hooks)
-        learn.fit(2)
-        return weights(learn.model)
-    with reasons(*why): found = fit(Compile(what='step', backend='aot_eager'))
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, fit()))
+    with reasons(*why): learn = two_layers(optim, Compile(what='step', backend='aot_eager'))
+    assert close(learn, two_layers(optim), 1e-6)

@@ -11,12 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from common import batches, make_learner, same, stop_when, weights
 from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, windows
 from test_no_sync import N_TRAIN, N_VALID, allowed_reads, assert_allowed, fit as counted_fit, in_list
-from trainer_nb.features.ema import EMA
-from trainer_nb.features.nan_guard import NaNGuard
-from trainer_nb.features.freeze import Freeze
-from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
-from trainer_nb.features.amp import AMP
+from trainer_nb.all import AMP, EMA, Freeze, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard
 from trainer_nb.base.torch_private import opt_step
 
 class Decay(Hook):
@@ -25,8 +20,11 @@ class Decay(Hook):
     def after_step(self, learn):
         if learn.stepped: self.sched.step()
 
-def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], clip=.1, dtype=None, decay=.9):
-    "Accumulate, clip, schedule and average, in mixed precision, in one plain loop; return (model, average, norms)"
+def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], dtype=None, skips=()):
+    """Accumulate, clip, schedule and average, in mixed precision, in one plain loop: (model, average, norms)
+
+    `skips`: numbers of the steps that a scaler skips, from 1.
+    """
     m = model()
     opt = OPTIMS['sgd'](m.parameters())
     sched, average, norms = torch.optim.lr_scheduler.ExponentialLR(opt, .8), deepcopy(m), []
@@ -39,12 +37,13 @@ def by_hand(n_epochs=2, n=3, sizes=SIZES['wild'], clip=.1, dtype=None, decay=.9)
                     loss = F.cross_entropy(m(x), y)
                 (loss*(len(x)/len(window[0][0]))).backward()
             for p in m.parameters(): p.grad /= sum(len(o) for o, _ in window)/len(window[0][0])
-            norms.append(nn.utils.clip_grad_norm_(m.parameters(), clip).item())
-            opt.step()
+            norms.append(nn.utils.clip_grad_norm_(m.parameters(), .1).item())
+            if len(norms) not in skips:
+                opt.step()
+                sched.step()
+                with torch.no_grad():
+                    for a, p in zip(average.parameters(), m.parameters()): a.copy_(.9*a + .1*p)
             opt.zero_grad()
-            sched.step()
-            with torch.no_grad():
-                for a, p in zip(average.parameters(), m.parameters()): a.copy_(decay*a + (1 - decay)*p)
     return m, average, norms
 
 ALL = {'GradAccum': lambda: GradAccum(3), 'GradClip': lambda: GradClip(.1), 'EMA': lambda: EMA(.9, warmup=False),
@@ -66,8 +65,8 @@ def test_all_orders_of_registration(dtype):
         learn.get_hook('Decay').before_fit(learn)
         learn.get_hook('Decay').before_fit = lambda learn: None     # one schedule over both fits
         for _ in range(2): learn.fit(1)
-        found = [*weights(learn.model),
-                 *weights(learn.ema.model)], [o for o in learn.history.steps['grad_norm'] if o == o]
+        steps = learn.history.steps['grad_norm']
+        found = weights(learn.model) + weights(learn.ema.model), [o for o in steps if o == o]
         if first is None:
             first = found
             assert close(learn.model, m) and close(learn.ema.model, average)
@@ -110,25 +109,10 @@ def test_a_skipped_step_is_none(n):
     assert learn.opt.param_groups[0]['lr'] == pytest.approx(.1*.8**sum(expected))
     assert fake.log == ['unscale', 'update']*(6//n)
     assert [o == o for o in learn.history.steps['grad_norm']] == expected
-    m, average, _ = hand_with_skips(n, fake.skips)
+    m, average, _ = by_hand(1, 1, [4*n]*(6//n), skips=fake.skips)
     # in half precision
     assert all(torch.allclose(a, b, atol=2e-3) for a, b in zip(weights(learn.model) + weights(learn.ema.model),
                                                                weights(m) + weights(average)))
-
-def hand_with_skips(n, skips):
-    m = model()
-    opt = OPTIMS['sgd'](m.parameters())
-    average, sched = deepcopy(m), torch.optim.lr_scheduler.ExponentialLR(opt, .8)
-    for i, (x, y) in enumerate(cut([4*n]*(6//n))):
-        F.cross_entropy(m(x), y).backward()
-        if i + 1 not in skips:
-            nn.utils.clip_grad_norm_(m.parameters(), .1)
-            opt.step()
-            sched.step()
-            with torch.no_grad():
-                for a, p in zip(average.parameters(), m.parameters()): a.copy_(.9*a + .1*p)
-        opt.zero_grad()
-    return m, average, None
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 def test_each_optimizer_has_its_scale():
@@ -170,12 +154,6 @@ def test_what_hooks_record_stands_beside_its_batch():
     learn.record('i', 1.)           # outside of a fit there is no batch
     with pytest.raises(ValueError, match='name of a column'):
         learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
-
-
-# The average
-
-
-# Norms
 
 
 # NaN
@@ -274,9 +252,6 @@ class Twice(torch.optim.SGD):
     def step(self, closure=None):
         super().step()
         super().step()
-
-
-# Bad input
 
 
 # The step without the label for the profiler

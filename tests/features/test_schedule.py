@@ -5,16 +5,14 @@ import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import batches, make_learner, make_model, stop_when
+from common import batches, check_resume, make_learner, make_model, stop_when
 from test_lr_find import check_same, snapshot
+from trainer_nb.all import (
+    CancelStep, Checkpoint, GradAccum, LRScheduler, LambdaHook, OneCycle, Schedule, WarmupCosine, exponential,
+    linear
+)
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
-from trainer_nb.loop.hooks import CancelStep, LambdaHook
-from trainer_nb.features.gradients import GradAccum
-from trainer_nb.all import Checkpoint
-from trainer_nb.features.lr_scheduler import LRScheduler
-from trainer_nb.features.schedule import OneCycle, Schedule, WarmupCosine, exponential, linear
-
 
 # Learners and what is expected of them
 
@@ -55,8 +53,8 @@ SCHEDS = {
     'OneCycleLR': lambda opt, n: S.OneCycleLR(opt, [.1, .01], n + 1),
     'LambdaLR': lambda opt, n: S.LambdaLR(opt, [lambda i: 1/(1 + i), lambda i: .5**i]),
     'ChainedScheduler': lambda opt, n: S.ChainedScheduler([S.ConstantLR(opt, .1, 2), S.ExponentialLR(opt, .9)]),
-    'SequentialLR': lambda opt, n: S.SequentialLR(opt, [S.LinearLR(opt, .1, 1., 3),
-                                                        S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
+    'SequentialLR': lambda opt, n: S.SequentialLR(
+        opt, [S.LinearLR(opt, .1, 1., 3), S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
 }
 
 HOOKS = {**{f'{k}, {step}': (lambda k=k, step=step: LRScheduler(SCHEDS[k], step))
@@ -90,20 +88,15 @@ def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
         clean(learn, before)
 
 def test_a_plateau():
-    values = []
-    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 'metric'),
-                    valid_dl=batches(seed=2))
-    before = groups_of(learn)
-    learn.fit(8)
-    values = learn.history.epochs['valid_loss']
-    expected = by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5), 8, step='metric',
-                       values=values)
-    assert lrs_of(learn) == expected and len(set(expected)) > 3
-    clean(learn, before)
-    learn = learner(LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, 'max', patience=0), 'metric', 'train_loss'))
-    learn.fit(4)
-    assert lrs_of(learn) == by_hand(lambda opt, n: S.ReduceLROnPlateau(opt, 'max', patience=0), 4, step='metric',
-                                    values=learn.history.epochs['train_loss'])
+    def falls(opt, n=None): return S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5)
+    def rises(opt, n=None): return S.ReduceLROnPlateau(opt, 'max', patience=0)
+    for make, monitor in (falls, 'valid_loss'), (rises, 'train_loss'):
+        learn = learner(LRScheduler(lambda opt: make(opt), 'metric', monitor), valid_dl=batches(seed=2))
+        before = groups_of(learn)
+        learn.fit(8)
+        expected = by_hand(make, 8, step='metric', values=learn.history.epochs[monitor])
+        assert lrs_of(learn) == expected and len(set(expected)) > 3
+        clean(learn, before)
 
 def two(*hooks):
     def step(batch, learn):
@@ -140,33 +133,17 @@ def test_one_of_two_optimizers():
     with pytest.raises(ValueError, match='both set'): two(OneCycle(), Schedule(linear(1, 0), opt='d')).fit(1)
 
 
-# One cycle, warm-up
-
-def combined_cos(pct, a, b, c, t):
-    "fastai's: the piece, the position in it, and its sched_cos"
-    (start, end), t = ((a, b), t/pct) if t < pct else ((b, c), (t - pct)/(1 - pct))
-    return start + (1 + math.cos(math.pi*(1 - t)))*(end - start)/2
-
-def test_one_cycle_is_fastais():
-    learn = learner()
-    learn.fit_one_cycle(4, .3)
-    for i, ((lr, lr_1), mom) in enumerate(zip(lrs_of(learn), learn.history.steps['momentum'])):
-        t = i/19
-        expected = combined_cos(.25, .3/25, .3, .3/1e5, t)
-        assert lr == pytest.approx(expected, rel=1e-9) == pytest.approx(10*lr_1, rel=1e-9)
-        assert mom == pytest.approx(combined_cos(.25, .95, .85, .95, t), rel=1e-9)
-    assert learn.opt.param_groups[0]['lr'] == .1 and learn.opt.param_groups[0]['momentum'] == .9 and not learn.hooks
+# Warm-up
 
 @pytest.mark.parametrize('n_warm', [0, 4])
 def test_warmup_cosine_is_that_of_transformers(n_warm):
     "get_cosine_schedule_with_warmup(opt, n_warm, n)"
     n = 20
-    learn = learner(WarmupCosine(warmup=n_warm/n, start=0., n_steps=n + 1))
+    learn = learner(WarmupCosine(.3, warmup=n_warm/n, start=0., n_steps=n + 1))
     learn.fit(4)
-    for i, (lr, lr_1) in enumerate(lrs_of(learn)):
+    for i, rates in enumerate(lrs_of(learn)):
         factor = i/n_warm if i < n_warm else max(0., .5*(1 + math.cos(math.pi*(i - n_warm)/(n - n_warm))))
-        assert lr == pytest.approx(.1*factor, rel=1e-9, abs=1e-12)
-        assert lr_1 == pytest.approx(.01*factor, rel=1e-9, abs=1e-12)
+        assert rates == pytest.approx([.3*factor, .03*factor], rel=1e-9, abs=1e-12)
 
 def test_a_tensor_stays_the_same_object():
     lrs = (torch.tensor(.1), torch.tensor(.01))
@@ -284,3 +261,58 @@ def test_a_rate_for_a_step_that_never_comes_is_not_checked():
         learn = learner(hook)
         learn.fit(3)
         assert lrs_of(learn) == by_hand(make, 3, step=hook.step)
+
+# Plain functions of the step, and schedulers that take the number of steps, as timm's do
+
+SEVEN = stop_when(lambda learn: learn.history.n_steps == 7)
+
+def seeded(*hooks):
+    torch.manual_seed(0)
+    return learner(*hooks)
+
+def rate(step):
+    "As in nanoGPT: a linear warm-up from 0, then half a cosine wave"
+    return .1*step/4 if step < 4 else .01 + .09*(1 + math.cos(math.pi*(step - 4)/11))/2
+
+@pytest.mark.parametrize('accum', [1, 2])
+def test_a_function_of_the_step(accum, tmp_path):
+    "Groups keep their ratio, and a stopped fit its place"
+    def make(): return seeded(LRScheduler(rate), GradAccum(accum))
+    planned, n = make().plot_schedule(3).steps, math.ceil(5/accum)
+    steps = check_resume(make, tmp_path, SEVEN, n_epochs=3)[0].history.steps
+    want = [rate(i//5*n + i%5//accum) for i in range(15)]
+    assert steps['lr'] == pytest.approx(want) == planned['lr'] and max(want) > .09
+    assert steps['lr_1'] == pytest.approx([.1*o for o in want])
+
+class Timm:
+    "The interface of timm's schedulers: `step` and `step_update` want the number of those that are done"
+    def __init__(self, opt, t_in_epochs=True):
+        self.opt, self.t_in_epochs, self.seen = opt, t_in_epochs, []
+        self.base = [g['lr'] for g in opt.param_groups]
+
+    def _set(self, t):
+        self.seen.append(t)
+        for g, lr in zip(self.opt.param_groups, self.base): g['lr'] = lr/(1 + t)
+
+    def step(self, epoch, metric=None):
+        if self.t_in_epochs: self._set(epoch)
+
+    def step_update(self, num_updates, metric=None):
+        if not self.t_in_epochs: self._set(num_updates)
+
+    def state_dict(self): return {'seen': self.seen, 'base': self.base}
+    def load_state_dict(self, state): self.seen, self.base = state['seen'], state['base']
+
+def test_timm(tmp_path):
+    learn = learner(LRScheduler(lambda opt: Timm(opt), 'epoch'))
+    learn.fit(3)
+    assert learn.history.epochs['lr'] == pytest.approx([.1, .1/2, .1/3])
+    def make(): return seeded(LRScheduler(lambda opt: Timm(opt, False)))
+    whole, *_ = check_resume(make, tmp_path, SEVEN, n_epochs=2)
+    assert whole.history.steps['lr'] == pytest.approx([.1/(1 + i) for i in range(10)])
+    with pytest.raises(ValueError, match='counts epochs'): learner(LRScheduler(lambda opt: Timm(opt))).fit(1)
+
+def test_what_is_no_scheduler():
+    with pytest.raises(TypeError, match='names its parameter so'): learner(LRScheduler(lambda i: .1)).fit(1)
+    with pytest.raises(ValueError, match='sets the learning rate nan'):
+        learner(LRScheduler(lambda step: math.nan if step == 2 else .1)).fit(1)

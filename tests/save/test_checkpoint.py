@@ -1,24 +1,20 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, os, random, signal, subprocess, sys, threading, warnings
-from contextlib import contextmanager
+import json, math, os, random, signal, subprocess, sys, threading, warnings
 from pathlib import Path
 
 import pytest, torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from common import Share, digest, make_learner, problem, same, shuffled, stop_at, told, weights
-from trainer_nb.save.checkpoint import Checkpoint
+from common import Share, Stream, batches, digest, make_learner, problem, same, shuffled, stop_at, told, weights
+from trainer_nb.all import Checkpoint, GradAccum, History, Hook, LambdaHook, SeededLoader, accuracy
 from trainer_nb.data.passes import Pass
 from trainer_nb.save.files import Folder
-from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.data import SeededLoader
-from trainer_nb.features.gradients import GradAccum
-from trainer_nb.loop.metrics import accuracy
+from trainer_nb.save.snapshot import capture
 
 
-@contextmanager
-def forks():
+@pytest.fixture(scope='module')
+def fork():
     """A function that runs a training in a new process, and returns how it ended: 0 done, 3 interrupted,
     4 failed on purpose, -9 killed"""
     child = subprocess.Popen([sys.executable, Path(__file__).parents[1]/'checkpoint_child.py'], stdin=subprocess.PIPE,
@@ -35,10 +31,6 @@ def forks():
         child.stdin.close()
         child.wait(60)
         child.stdout.close()
-
-@pytest.fixture(scope='module')
-def fork():
-    with forks() as run: yield run
 
 def lines(log): return dict(o.split(': ', 1) for o in Path(log).read_text().splitlines())
 
@@ -154,23 +146,21 @@ def seeded(seed, train_dl, valid_dl=None, **kwargs):
     torch.manual_seed(seed)
     return make_learner(train_dl=train_dl(), valid_dl=valid_dl and valid_dl(), seed=7, metrics=[accuracy], **kwargs)
 
-class Stream(IterableDataset):
-    def __iter__(self): return iter(zip(*problem()))
-
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_iterables_are_read_again_and_say_so(tmp_path, n_workers):
-    make_dl = lambda: DataLoader(Stream(), batch_size=5, num_workers=n_workers)
+    make_dl = lambda: DataLoader(Stream([*zip(*problem())]), batch_size=5, num_workers=n_workers)
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, make_dl))
     assert whole == other and 'first 3 batches are read again' in seen[0]
     assert len(seen) == max(n_workers, 1) and all('each sample comes 2 times' in o for o in seen[1:])
 
-class NoisyStream(IterableDataset):
-    def __iter__(self): return iter([(x + torch.rand(4), y) for x, y in zip(*problem())])
+class NoisyStream(Stream):
+    def __iter__(self): return iter([(x + torch.rand(4), y) for x, y in self.data])
 
 @pytest.mark.parametrize('is_kept', [True, False])
 def test_persistent_workers_of_an_iterable_are_named(tmp_path, is_kept):
     "In mid-epoch the order alone was said to matter, and nothing was said at an epoch's end"
-    def loader(): return DataLoader(NoisyStream(), batch_size=5, num_workers=1, persistent_workers=is_kept)
+    data = NoisyStream([*zip(*problem())])
+    def loader(): return DataLoader(data, batch_size=5, num_workers=1, persistent_workers=is_kept)
     def make(*hooks): return seeded(0, loader, hooks=hooks)
     (whole := make()).fit(2)
     make(Checkpoint(tmp_path/'end')).fit(1)
@@ -292,14 +282,12 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
     assert 'bs 5 there, 6 here' in bad(tmp_path, with_dl(shuffled(bs=6)))
     in_order = DataLoader(TensorDataset(*problem()), batch_size=5)
     assert 'sampler RandomSampler there, SequentialSampler here' in bad(tmp_path, with_dl(in_order))
-    assert '0.weight is (8, 4) there and (9, 4) here' in bad(tmp_path,
-                                                             lambda: make_learner(
-                                                                 nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))))
+    wide = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))
+    assert '0.weight is (8, 4) there and (9, 4) here' in bad(tmp_path, lambda: make_learner(wide))
     assert 'AdamW with groups of [4]' in bad(tmp_path, lambda: make_learner(optim=torch.optim.SGD))
     assert "['accuracy'], and now there are []" in bad(tmp_path, lambda: make_learner())
     (tmp_path/'empty').mkdir()
-    assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'empty')
-    assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/'none')
+    for o in 'empty', 'none': assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/o)
 
 @pytest.mark.parametrize('workers', [(0, 2), (2, 0)])
 def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
@@ -326,31 +314,30 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     beside, folder = ('fsync', '.tmp'), ('fsync', 'folder')
     assert log == [beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
 
-def faulty(tmp_path, fail, heal=lambda: None, **kwargs):
-    "A training whose disk fails from step 4 to step 8: its warnings, and whether its numbers are those of one without"
+def test_disk_full(tmp_path):
+    """A disk that fails from step 4 to step 8 changes no number
+
+    It is a limit on the size of files, which the system reports like a full disk.
+    """
+    import resource
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    def limit(n): resource.setrlimit(resource.RLIMIT_FSIZE, (n, hard))
     def disk(learn):
         if learn.training and learn.state.optimizer_step == 4:
             check.finish()
-            fail()
-        if learn.training and learn.state.optimizer_step == 8: heal()
-    check = Checkpoint(tmp_path/'a', every=2, keep=9, **kwargs)
-    learn, whole = (seeded(0, shuffled, shuffled, hooks=hooks) for hooks in ([check, LambdaHook(before_step=disk)], []))
-    with told() as said: learn.fit(2)
-    whole.fit(2)
-    assert digest(learn) == digest(whole)
-    return said, [o['step'] for o in check.folder.manifests()]
-
-def test_disk_full(tmp_path):
-    "A limit on the size of files, which the system reports like a full disk"
-    import resource, signal
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            limit(8000)
+        if learn.training and learn.state.optimizer_step == 8: limit(soft)
+    check = Checkpoint(tmp_path/'a', every=2, keep=9)
+    learn, whole = (seeded(0, shuffled, shuffled, hooks=o) for o in ([check, LambdaHook(before_step=disk)], []))
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        seen, steps = faulty(tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard)),
-                             lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
+        with told() as seen: learn.fit(2)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        limit(soft)
         signal.signal(signal.SIGXFSZ, old)
+    whole.fit(2)
+    assert digest(learn) == digest(whole)
+    steps = [o['step'] for o in check.folder.manifests()]
     assert len(seen) == 1 and 'File too large' in seen[0], seen
     assert steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
     assert not list((tmp_path/'a').glob('.*.tmp'))
@@ -387,15 +374,13 @@ def test_two_runs_in_one_folder(tmp_path):
 
 def test_save_what_was_loaded(tmp_path):
     "A state from the middle of an epoch can be loaded, saved again, and resumed from"
-    learn = make_learner(hooks=[stop_at(3)])
-    learn.fit(1)
-    learn.save(tmp_path/'a.pt')
-    again, other = make_learner(), make_learner()
-    again.load(tmp_path/'a.pt')
-    again.save(tmp_path/'b.pt')
-    other.load(tmp_path/'b.pt')
-    learn.resume(), other.resume()
-    assert same(weights(learn.model), weights(other.model))
+    first, again, other = (make_learner() for _ in range(3))
+    first.fit(1, hooks=[stop_at(3)])
+    for name, a, b in ('a', first, again), ('b', again, other):
+        a.save(tmp_path/name)
+        b.load(tmp_path/name)
+    for o in first, other: o.resume()
+    assert same(weights(first.model), weights(other.model))
 
 def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
     "At any line of our code and of torch's that writes: torch's zip writer would replace it by an error of its own"
@@ -437,18 +422,8 @@ class Wrapped:
 
 def test_a_tensor_of_a_subclass_is_saved_in_mid_epoch(tmp_path):
     def loss(pred, targ): return nn.functional.cross_entropy(pred, targ).as_subclass(Tagged)
-    torch.manual_seed(0)
-    whole = make_learner(loss_fn=loss)
-    whole.fit(2)
-    torch.manual_seed(0)
-    learn = make_learner(loss_fn=loss)
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        learn.fit(2, hooks=[Checkpoint(tmp_path, every=1), stop_at(3)])
-    other = make_learner(loss_fn=loss, hooks=[Checkpoint(tmp_path)])
-    other.fit(2, resume=True)
-    assert same(weights(other.model), weights(whole.model))
-    assert other.history.steps['train_loss'] == whole.history.steps['train_loss']
+    whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, shuffled, loss_fn=loss))
+    assert whole == other and not seen
 
 def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path):
     learn = make_learner(metrics=[Wrapped()], hooks=[Checkpoint(tmp_path)])
@@ -479,3 +454,42 @@ def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path):
         with told() as said: learn.fit(2)
         texts = [o for o in said if 'Ascent.base' in o]
         assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)
+
+# What a checkpoint costs does not grow with the number of epochs before it, but for a few bytes of each
+
+def size_of(x):
+    "(Python objects in a nesting, bytes of its tensors); a tensor is one object"
+    if isinstance(x, torch.Tensor): return 1, x.nbytes
+    inner = [*x.keys(), *x.values()] if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else []
+    counts = [size_of(o) for o in inner]
+    return 1 + sum(n for n, _ in counts), sum(n for _, n in counts)
+
+def test_a_history_of_many_epochs_is_as_few_objects_as_one_of_few():
+    "Also where a value is recorded in some epochs only, and a row has an entry that others lack"
+    def note(learn):
+        if learn.state.epoch % 3: learn.record('some', learn.loss)
+        if not learn.state.epoch % 4: learn.record('number', 1.)
+    def odd(learn): learn.history.epoch_rows[-1].update({'odd': 1.} if learn.state.epoch % 5 == 0 else {})
+    def measure(learn): seen[learn.state.epoch] = size_of(capture(learn)['history'])
+    seen, hooks = {}, [LambdaHook(after_loss=lambda learn: learn.training and note(learn), after_epoch=odd),
+                       LambdaHook(after_epoch=measure, name='Save')]
+    learn = make_learner(train_dl=batches(10), valid_dl=batches(10), metrics=[accuracy], hooks=hooks)
+    learn.fit(120)
+    objects, sizes = {n: o for n, (o, _) in seen.items()}, {n: size for n, (_, size) in seen.items()}
+    assert objects[120] <= objects[24] + 8
+    assert sizes[120] - sizes[60] <= 60*300
+    assert sizes[120] - sizes[60] == pytest.approx(2*(sizes[60] - sizes[30]), rel=.1)
+
+ROWS = [
+    [], [{'epoch': 0, 'train_loss': .5}], [{'epoch': 0, 'a': math.inf}, {'epoch': 1, 'b': -0.}, {'b': 1, 'a': 2}],
+    [{'n': 2**60, 'flag': True, 'text': 'x', 'none': None}, {'n': 1}, {}], [{'epoch': i, 'v': i/7} for i in range(40)]]
+
+def test_rows_come_back_as_they_were():
+    "Values, their types, and what is missing"
+    def exact(rows): return [{k: (type(v), repr(v)) for k, v in o.items()} for o in rows]
+    for rows in ROWS:
+        h, again = History(), History()
+        h.epoch_rows, h.valid_rows, h.ends = [dict(o) for o in rows], [dict(o) for o in rows[:1]], [*range(len(rows))]
+        again.load_state_dict(h.state_dict())
+        assert again.epoch_rows == rows and again.valid_rows == rows[:1] and again.ends == h.ends
+        assert again.epochs == h.epochs and exact(again.epoch_rows) == exact(rows)

@@ -1,12 +1,17 @@
 """What a checkpoint or a run's folder holds is data: nothing in it is executed, no path leads out of it,
 and no changed bit passes"""
-import hashlib, json, os, pickle, random, re, shutil, signal, warnings
+import fcntl, hashlib, json, os, pickle, random, re, shutil, signal, sys, warnings, zipfile
+from itertools import product
 
 import pytest, torch
 
 from common import Share, make_learner, same, shuffled, stop_when, told, weights
-from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.save.files import BadCheckpoint, Folder, read_state, write_state
+from trainer_nb.all import (
+    AMP, Checkpoint, CSVLogger, EarlyStopping, EMA, GradAccum, LambdaHook, LRScheduler, MLflowLogger, OneCycle,
+    TensorBoardLogger, accuracy
+)
+from trainer_nb.save.export import load_model
+from trainer_nb.save.files import BadCheckpoint, Folder, Lock, read_state, write_state
 from trainer_nb.save.shards import HOLE, write_parts
 from trainer_nb.loop.fit import Fit
 from trainer_nb.save.snapshot import capture, restore
@@ -130,25 +135,20 @@ def test_no_flipped_bit_of_a_saved_file_passes(tmp_path, n):
     other.load(path)
     assert same(weights(other.model), weights(learn.model)) and torch.load(path, weights_only=True)['format'] == 1
 
-OTHERS = {'page': b'<!DOCTYPE html><html><body>404</body></html>',
-          'pickle': pickle.dumps({'a': 1}), 'zip': b'PK\x05\x06' + bytes(18)}
+OTHERS = [b'<!DOCTYPE html><html><body>404</body></html>', pickle.dumps({'a': 1}), b'PK\x05\x06' + bytes(18)]
 
-@pytest.mark.parametrize('kind', ['page', 'pickle', 'zip', 'folder'])
-def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path, kind):
-    learn = make_learner()
-    learn.fit(2, hooks=[check := Checkpoint(tmp_path/'run')])
-    first, newest = (tmp_path/'run'/o['file'] for o in check.folder.manifests())
+@pytest.mark.parametrize('data', [*OTHERS, None], ids=['page', 'pickle', 'zip', 'folder'])
+def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path, data):
+    make_learner().fit(2, hooks=[check := Checkpoint(tmp_path/'run')])
+    newest = tmp_path/'run'/check.folder.manifests()[-1]['file']
     newest.unlink()
-    newest.mkdir() if kind == 'folder' else newest.write_bytes(OTHERS[kind])
-    for change in lambda: None, lambda: trust(newest):
-        if kind != 'folder': change()
+    newest.mkdir() if data is None else newest.write_bytes(data)
+    for is_trusted in [False, True] if data else [False]:
+        if is_trusted: trust(newest)
         with pytest.warns(UserWarning, match=f'{newest.name} .*Trying the one before it'):
             make_learner().load(tmp_path/'run')
         with pytest.warns(UserWarning, match='Trying the one before it'): make_learner().fit(2, resume=tmp_path/'run')
-    if kind == 'folder': return
-    other = tmp_path/'other.pt'
-    other.write_bytes(OTHERS[kind])
-    with pytest.raises(BadCheckpoint, match='other.pt is not a checkpoint of trainer_nb'): make_learner().load(other)
+    with pytest.raises(BadCheckpoint, match=f'{newest.name} is not a'): read_state(newest)
 
 def test_a_damaged_manifest_is_left_out(tmp_path):
     folder = Folder(tmp_path)
@@ -184,12 +184,9 @@ def test_a_pipe_in_the_place_of_a_file_does_not_block(tmp_path):
 # States
 
 def own_hooks(tmp_path):
-    from trainer_nb.all import AMP, CSVLogger, EarlyStopping, EMA, GradAccum, LRScheduler, OneCycle, TensorBoardLogger
-    from trainer_nb.show.trackers import MLflowLogger
     def step(opt): return torch.optim.lr_scheduler.StepLR(opt, 3)
     return [AMP(), CSVLogger(tmp_path/'a.csv'), EarlyStopping(), EMA(), GradAccum(2), LRScheduler(step), OneCycle(),
-            TensorBoardLogger(tmp_path/'tb'), MLflowLogger(),
-            Checkpoint(tmp_path/'run')]
+            TensorBoardLogger(tmp_path/'tb'), MLflowLogger(), Checkpoint(tmp_path/'run')]
 
 def test_a_hook_takes_nothing_but_its_own_state(tmp_path):
     "As a logger's `load_state_dict` set any attribute, a file could say where TensorBoard writes"
@@ -216,7 +213,6 @@ OURS = [(), ('state',), ('history',), ('history', 'series', 'train_loss'), ('rng
 
 def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_path):
     "At the places of a checkpoint in mid-pass where the keys are ours"
-    from trainer_nb.all import accuracy
     def make():
         return make_learner(train_dl=shuffled(), valid_dl=shuffled(), metrics=[accuracy, Share()],
                             hooks=[h for h in own_hooks(tmp_path)
@@ -226,12 +222,12 @@ def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_p
     learn.save(path)
     other = make()
     before = weights(other.model)
-    for at, change in [(at, change) for at in OURS for change in ({'planted': 'x'}, None) if change
-                       or 'objects' not in at]:
+    for at, is_planted in product(OURS, (True, False)):
         state = inner = torch.load(path, weights_only=True)
         for k in at: inner = inner[k]
-        key = list(change or inner)[0]
-        inner[key] = Ellipsis if change is None else 'x'
+        if 'objects' in at and not is_planted: continue
+        key = 'planted' if is_planted else list(inner)[0]
+        inner[key] = 'x' if is_planted else Ellipsis
         with pytest.raises(ValueError, match=f'{key!r}.* (expected|is a ellipsis)'):
             restore(other, state, Fit(), plan=True)
         assert same(weights(other.model), before) and not other.state.optimizer_step and not len(other.history), at
@@ -252,8 +248,6 @@ def elsewhere(f):
 
 def test_the_lock_outlives_a_copy_of_the_folder(tmp_path):
     "POSIX locks are lost when their process closes any opening of the file"
-    from trainer_nb.all import LambdaHook
-    from trainer_nb.save.files import Lock
     found = []
     def look(learn):
         # they come and go
@@ -265,7 +259,6 @@ def test_the_lock_outlives_a_copy_of_the_folder(tmp_path):
 
 def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     "As the workers of a killed training live on for seconds; nor does it give the lock away when it ends"
-    from trainer_nb.save.files import Lock
     lock = Lock(tmp_path)
     lock.acquire()
     out, into = os.pipe()
@@ -281,8 +274,6 @@ def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     assert os.waitpid(pid, 0)[1] == 0
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
-    import fcntl
-    from trainer_nb.save.files import Lock
     def flock(*args): raise OSError(95, 'Operation not supported')
     monkeypatch.setattr(fcntl, 'flock', flock)
     with pytest.warns(UserWarning, match='cannot be locked .Operation not supported'):
@@ -306,7 +297,6 @@ def trap(*args):
 @pytest.fixture
 def heard():
     "Audit events of this process, from here on; hooks cannot be taken off"
-    import sys
     global HEARD
     if not hasattr(sys, '_checkpoint_safety'): sys.addaudithook(_audit)
     sys._checkpoint_safety = True
@@ -322,16 +312,14 @@ def zipped(path, pickled, name='data.pkl'):
     whole = path.read_bytes()
     path.write_bytes(whole + b'\ntrainer_nb sha256 ' + hashlib.sha256(whole).hexdigest().encode() + b'\n')
 
-NAMES = [(m, n) for m,
-         names in {'os': 'system mkdir popen', 'posix': 'system', 'builtins': 'eval exec getattr __import__ open',
-                   '__builtin__': 'eval getattr set', 'subprocess': 'Popen', 'shutil': 'rmtree',
-         'torch.distributed.checkpoint.metadata': 'os.system os.mkdir',
+NAMES = {'os': 'system mkdir popen', 'posix': 'system', 'builtins': 'eval exec getattr __import__ open',
+         '__builtin__': 'eval getattr set', 'subprocess': 'Popen', 'shutil': 'rmtree', 'torch.hub': 'load',
+         'torch.distributed.checkpoint.metadata': 'os.system os.mkdir', 'numpy': 'load', '_codecs': 'encode',
          'torch.serialization': 'os.mkdir load _get_layout', 'torch': 'load hub.load os.mkdir FloatStorage float32',
-         'torch.hub': 'load',
          'collections': 'OrderedDict abc.sys.modules', 'functools': 'partial', 'operator': 'attrgetter methodcaller',
          'torch._utils': '_rebuild_tensor_v2 _rebuild_parameter_with_state _import_dotted_name',
-         'torch._tensor': '_rebuild_from_type_v2', '_codecs': 'encode', 'numpy': 'load',
-         'trainer_nb.save.files': 'shutil.rmtree', __name__: 'trap'}.items() for n in names.split()]
+         'torch._tensor': '_rebuild_from_type_v2', 'trainer_nb.save.files': 'shutil.rmtree', __name__: 'trap'}
+NAMES = [(m, n) for m, names in NAMES.items() for n in names.split()]
 
 def crafted(rand, path):
     "A pickle that looks up a name in some way and calls it in some way, among plain things"
@@ -387,7 +375,7 @@ def mutated(folder, rand):
     if kind == 'longer': data += bytes(rand.randrange(256) for _ in range(20))
     if kind == 'zeros': data[i:i + 500] = bytes(len(data[i:i + 500]))
     if kind == 'hole': del data[i:i + 1 + rand.randrange(100)]
-    if kind == 'garbage': data = rand.choice([*OTHERS.values()])
+    if kind == 'garbage': data = rand.choice(OTHERS)
     if kind == 'copied': data = other.read_bytes()
     if kind == 'swapped':
         o.write_bytes(other.read_bytes())
@@ -417,8 +405,8 @@ def test_fuzz_folders(tmp_path, heard, n):
     whole = {}
     for o in sorted((tmp_path/'keep').glob('*.pt')):
         (one := make_learner()).load(o)
-        whole[one.state.optimizer_step] = weights(one.model), one.history.steps, one.opt.state_dict()['state'][0][
-            'exp_avg']
+        moments = one.opt.state_dict()['state'][0]['exp_avg']
+        whole[one.state.optimizer_step] = weights(one.model), one.history.steps, moments
     assert len(whole) == 2
     for i in range(n):
         shutil.rmtree(tmp_path/'run', ignore_errors=True)
@@ -434,9 +422,8 @@ def test_fuzz_folders(tmp_path, heard, n):
             else:
                 kind = f'{[*whole].index(other.state.optimizer_step) + 1}. checkpoint'
                 was = whole[other.state.optimizer_step]
-                assert same(weights(other.model),
-                            was[0]) and other.history.steps == was[1] and torch.equal(
-                                other.opt.state_dict()['state'][0]['exp_avg'], was[2]), (i, what)
+                assert same(weights(other.model), was[0]) and other.history.steps == was[1], (i, what)
+                assert torch.equal(other.opt.state_dict()['state'][0]['exp_avg'], was[2]), (i, what)
         outcomes[kind] = outcomes.get(kind, 0) + 1
         opened = [os.path.realpath(a[0]) for e, a in heard if e == 'open' and isinstance(a[0], (str, os.PathLike))
                   and not str(a[0]).endswith(('.py', '.pyc', '.so'))]
@@ -449,8 +436,6 @@ def test_fuzz_folders(tmp_path, heard, n):
 @pytest.mark.parametrize('where', ['inputs', 'graph'])
 def test_a_program_is_not_loaded_unasked(tmp_path, where):
     "torch calls what the pickle of its sample inputs names, and evaluates the expressions in its graph"
-    import zipfile
-    from trainer_nb.save.export import load_model
     learn, path = make_learner(), tmp_path/'model/program.pt2'
     learn.export(path.parent, example=torch.randn(2, 4))
     torch.save((Call(tmp_path/'ran'),), tmp_path/'inputs')

@@ -6,8 +6,7 @@ from torch import nn
 
 from common import make_learner, problem
 import trainer_nb.save.export as export
-from trainer_nb.learner import load_learner
-from trainer_nb.save import load_model
+from trainer_nb.all import load_learner, load_model
 
 X, Y = problem()
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import Noisy, digest, same, stop_when, weights
-from healthy_fits import TASKS, fit as healthy_fit
+from healthy_fits import fit as healthy_fit
 from trainer_nb.all import (
     AMP, CancelStep, Checkpoint, Compile, EMA, GradAccum, GradClip, GradNorm, Hook, JSONLLogger, LRScheduler, Learner,
     NaNGuard, OneCycle, SeededLoader, SpikeGuard, TensorLoader, set_seed
@@ -105,36 +105,24 @@ WAYS = {        # hooks, loader, arguments of fit
     'clipped': (lambda: [GradClip(1.), GradNorm()], shuffled, {}),
     'valid_every': (lambda: [EMA(.9)], tensors, {'valid_every': 17}),
     'steps': (lambda: [AMP()], shuffled, {'n_epochs': None, 'max_steps': 150, 'valid_every': 50}),
-    'accumulated': (lambda: [GradAccum(3)], shuffled, {})}
-SLOW = {'workers': (lambda: [], workers, {}), 'persistent': (lambda: [], persistent, {})}
+    'accumulated': (lambda: [GradAccum(3)], shuffled, {}),
+    'workers': (lambda: [], workers, {}), 'persistent': (lambda: [], persistent, {})}
+SLOW = 'workers', 'persistent'
 
 def bad_points():
     x, y = points()
     for i in 15, 50, 51, 90: y[i*BS] = 4e3
     return x, y
 
-def both(way, **guard):
-    hooks, make_dl, fit = {**WAYS, **SLOW}[way]
+@pytest.mark.parametrize('way', [pytest.param(o, marks=[pytest.mark.soak]*(o in SLOW)) for o in WAYS])
+def test_as_if_it_had_never_come(way):
+    hooks, make_dl, fit = WAYS[way]
     x, y = bad_points()
-    res = []
-    for first in SpikeGuard('skip', warmup=10, max_skips=99, **guard), Without():
-        learn = learner(x, y, *hooks(), first, dl=make_dl and make_dl(x, y))
-        learn.fit(**{'n_epochs': 3, **fit})
-        res.append(learn)
-    return res
-
-def check(way):
-    guarded, never = both(way)
-    assert digest(guarded) == digest(never), way
-    n = never.get_hook(Without).n
-    assert len(guarded.spikes) == n > 3 and guarded.state == never.state
-
-@pytest.mark.parametrize('way', WAYS)
-def test_as_if_it_had_never_come(way): check(way)
-
-@pytest.mark.soak
-@pytest.mark.parametrize('way', SLOW)
-def test_as_if_it_had_never_come_with_workers(way): check(way)
+    guard, without = SpikeGuard('skip', warmup=10, max_skips=99), Without()
+    guarded, never = (learner(x, y, *hooks(), o, dl=make_dl and make_dl(x, y)) for o in (guard, without))
+    for o in guarded, never: o.fit(**{'n_epochs': 3, **fit})
+    assert digest(guarded) == digest(never)
+    assert len(guarded.spikes) == without.n > 3 and guarded.state == never.state
 
 @pytest.mark.soak
 @pytest.mark.parametrize('what', ['model', 'step'])
@@ -219,14 +207,14 @@ def test_too_many_end_the_fit_before_they_came():
 
 def test_in_a_fit_after_another():
     "Numbers of epochs go on, and limits begin anew"
-    res = []
-    for first in SpikeGuard('skip', warmup=10, max_skips=5), Without():
+    def fitted(first):
         x, y = bad_points()
-        learn = learner(x, y, first)
         y[15*BS] = 0.
+        learn = learner(x, y, first)
         for _ in range(3): learn.fit(1)
-        res.append(learn)
-    assert digest(res[0]) == digest(res[1]) and len(res[0].spikes) == 9
+        return learn
+    guarded, never = map(fitted, [SpikeGuard('skip', warmup=10, max_skips=5), Without()])
+    assert digest(guarded) == digest(never) and len(guarded.spikes) == 9
 
 def test_refused():
     with pytest.raises(ValueError, match='remove NaNGuard'): learner(*points(), SpikeGuard('skip'), NaNGuard()).fit(1)
@@ -257,16 +245,11 @@ def test_two_processes_leave_out_the_same(dl, p):
     guarded, never = trained(SpikeGuard('skip', warmup=10)), trained(OnTwoRanks())
     assert digest(guarded) == digest(never) and len(guarded.spikes) >= 7
 
-def check_no_false_alarm(numbers):
+@pytest.mark.parametrize('numbers', [
+    range(1000, 1012, 3), pytest.param(range(1000, 1100), marks=pytest.mark.soak)], ids=['few', 'hundred'])
+def test_no_false_alarm(numbers):
     for i in numbers:
         learn = healthy_fit(i, SpikeGuard())
         losses = learn.history.steps[next(k for k in learn.history.steps if k.startswith('train_loss'))]
         assert len(losses) == 400 and all(map(math.isfinite, losses)), (learn.about, 'it is not healthy')
         assert not learn.spikes, (i, learn.about, [*learn.spikes])
-
-def test_no_false_alarm(): check_no_false_alarm(range(1000, 1012, 3))
-
-@pytest.mark.soak
-def test_no_false_alarm_in_a_hundred_healthy_fits():
-    assert len(TASKS) == 12
-    check_no_false_alarm(range(1000, 1100))

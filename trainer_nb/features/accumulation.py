@@ -22,7 +22,7 @@ class Window:
     "The accumulated gradients of one optimizer, and their weight"
     def __init__(self, n: int = 0, weight: Any = 0., unit: Any = None, grads: Any = ()):
         self.n, self.weight = n, weight             # losses so far, and the sum of their weights
-        self.unit, self.grads = unit, dict(grads)   # weight 1, in samples; index of the parameter → gradient
+        self.unit, self.grads = unit, dict(grads)   # weight 1, in samples; parameter's index → gradient
 
     def state(self) -> list: return [self.n, self.weight, self.unit, dict(self.grads)]
 
@@ -36,7 +36,7 @@ class Window:
         self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
 
     def join(self, params: list[nn.Parameter], weight: Any) -> None:
-        "Replace gradients by the weighted mean with those of the window, by the sum if all weights are 0"
+        "Replace gradients by the weighted mean with the window's, by the sum if all weights are 0"
         both = [i for i in self.grads if params[i].grad is not None]
         if both: each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
         for i in self.grads.keys() - set(both):
@@ -60,12 +60,12 @@ class _Start:
 class _Parts:
     "A batch whose parts go through the loop one by one"
     def __init__(self, learn, most):
-        self.numbers = []       # what the step returned beside the loss
         n = batch_size(learn.batch)
         k = -(-n//most)
         self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
         self.n, self.is_sum = learn.world.n, False
-        self.losses, self.weights, self.ns = [], [], []     # ns: the step's own weights
+        self.losses, self.weights = [], []
+        self.ns, self.numbers = [], []      # what the step returned: its own weights; all else
 
     def open(self, learn):
         "Make the next part the batch of the learner; return whether it is the last one"
@@ -74,15 +74,15 @@ class _Parts:
         return len(self.losses) + 1 == len(self.batches)
 
     def scaled(self, learn, loss, n):
-        "Return loss and weight of a part, so that the weighted mean over the parts is the batch's loss"
+        "Return loss and weight of a part: their weighted mean over the parts is the batch's loss"
         self.is_sum = is_summed(learn)
         return (loss*len(self.batches), 1) if self.is_sum else (loss, n)
 
     def close(self, learn, n):
-        "Record a part; after the last one give the learner loss and weight of the batch, and return True"
+        "Record a part; after the last one set the batch's loss and weight, and return True"
         accumulator, result = learn.phase.sums, learn.result
-        is_seen = not self.losses and accumulator.looked    # by the check of a fit's first batch
-        if not is_seen: accumulator.take(result, result.get('n', learn.world.n))
+        if self.losses or not accumulator.looked:   # else the check of a fit's first batch has taken it
+            accumulator.take(result, result.get('n', learn.world.n))
         self.losses.append(learn.loss.detach())
         self.weights.append(n)
         self.ns.append(loss_weight(result))
@@ -114,7 +114,7 @@ class Division:
         self.start = self.parts = None
 
     def halve(self, learn: Learner) -> bool:
-        "Restore the state before the batch, and halve parts from now on; return whether that is possible"
+        "Restore the state before the batch, and halve parts from now on; return whether it can"
         start, step = self.start, learn.phase.step_fn
         self.forget()
         start.restore()
@@ -122,14 +122,14 @@ class Division:
         if size == 1 or isgeneratorfunction(getattr(step, 'func', step)): return False
         self.most = (size + 1)//2
         about = '; BatchNorm sees each part by itself, which changes results' if start.buffers else ''
-        warnings.warn(f'out of memory {learn.position}: from now on batches are divided into parts of at most '
-                      f'{self.most} sample{"s" if self.most > 1 else ""}{about}', stacklevel=3)
+        warnings.warn(f'out of memory {learn.position}: from now on batches are divided into parts of '
+                      f'at most {self.most} sample{"s" if self.most > 1 else ""}{about}', stacklevel=3)
         return True
 
     def run(self, learn: Learner, differentiate: Callable) -> None:
-        """If a batch has too many samples, compute all parts but the last one, which becomes the batch
+        """Compute all parts of a batch with too many samples but the last, which becomes the batch
 
-        `differentiate()` computes loss and gradients of `learn.batch`, and takes the gradients away.
+        `differentiate()` computes loss and gradients of `learn.batch`, and takes the gradients.
         """
         if self.most is None or not learn.training or batch_size(learn.batch) <= self.most: return
         self.parts = _Parts(learn, self.most)

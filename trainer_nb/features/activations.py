@@ -50,28 +50,21 @@ def _sample(x):
     return flat[::step].to(torch.float32, copy=True)
 
 def _sampled(x, dim):
-    """Keep what the numbers of an output need, before a layer changes it in place; `dim`: of its units
-
-    Return a sample of its values, (n,) float32, and whether each unit is dead, (units,) bool, empty if
-    each has a single value.
-    """
+    "Copy a sample of values, (n,) float32, and whether each unit in `dim` is dead, (units,) bool"
     x = local(x.detach())
     others = [i for i in range(x.ndim) if i != dim % x.ndim]
-    has_several = others and x.numel() > x.shape[dim]
+    has_several = others and x.numel() > x.shape[dim]       # of a unit; else nothing is known
     is_dead = x.amax(others) == x.amin(others) if has_several else x.new_empty(0, dtype=torch.bool)
     return _sample(x), is_dead
 
-def _rows(tensors): return pad_sequence(tensors, batch_first=True)      # (len(tensors), longest), zeros after each
+def _rows(tensors): return pad_sequence(tensors, batch_first=True)  # (len(tensors), longest)
 
 def _described(samples):
-    """Describe the outputs of layers, as `_sampled` returned them, without waiting for the device
-
-    (layers, 4 + N_BINS): mean, deviation, share of dead units, nan, shares of the bins.
-    """
+    "Describe samples of layers, (layers, 4 + N_BINS): mean, deviation, dead units, nan, bins"
     values, is_dead = zip(*samples)
     x = _rows(values)
-    sizes = torch.tensor([[o.numel(), d.numel()] for o, d in samples]).to(x.device, non_blocking=True)
-    n, n_units = sizes.split(1, dim=1)
+    sizes = torch.tensor([[o.numel(), d.numel()] for o, d in samples])
+    n, n_units = sizes.to(x.device, non_blocking=True).split(1, dim=1)
     is_pad = torch.arange(x.shape[1], device=x.device) >= n
     mean = x.sum(1, keepdim=True)/n
     deviation = ((x - mean).masked_fill_(is_pad, 0.).square_().sum(1, keepdim=True)/n).sqrt()
@@ -81,7 +74,7 @@ def _described(samples):
 # %% ../../nbs/features/09_activations.ipynb #531550dc
 def _bins(x, is_pad):
     "Count the values of each row, (layers, n) → (layers, N_BINS)"
-    size = (x.square() + 1).sqrt_().add_(x.abs()).log_().copysign_(x)       # asinh, several times as fast
+    size = (x.square() + 1).sqrt_().add_(x.abs()).log_().copysign_(x)   # asinh, several times as fast
     place = size.mul_(N_BINS/2/EDGE).add_(N_BINS/2).clamp_(0, N_BINS - .5)
     place = place.nan_to_num_(N_BINS).masked_fill_(is_pad, N_BINS).long()  # the last one is for nan
     counts = x.new_zeros(len(x), N_BINS + 1)
@@ -109,7 +102,8 @@ class _Outputs:
         def see(m, args, output):
             if torch.compiler.is_compiling(): return
             x, self.dim = _first_float(output), _unit_dim(m) or self.dim
-            if x is not None and name not in self.samples: self.samples[name] = _sampled(x, self.dim)
+            if x is None or name in self.samples: return
+            self.samples[name] = _sampled(x, self.dim)
         return see
 
     def close(self):
@@ -120,7 +114,7 @@ class _Outputs:
 class _Weights:
     "The weights of layers before a step of the optimizer"
     def __init__(self, modules):
-        self.params, self.counts = [], []       # weights that are trained; how many of them each layer has
+        self.params, self.counts = [], []   # weights that are trained; number of them in each layer
         for m in modules.values():
             own = [p for p in m.parameters(recurse=False) if p.requires_grad and not is_lazy(p)]
             self.params += own
@@ -140,21 +134,23 @@ class _Weights:
 # %% ../../nbs/features/09_activations.ipynb #922968bc
 class _Record(MainProcessHook):
     "Measurements of layers, which show themselves"
-    state_kinds = {'layers': [[str]], 'at': [int], 'thinned': int, 'is_waiting': bool, 'rows': (None, Tensor)}
+    state_kinds = {'layers': [[str]], 'at': [int], 'thinned': int, 'is_waiting': bool,
+                   'rows': (None, Tensor)}
 
     def _begin(self, layers):
         self.layers = layers         # [name, class]
-        self.at, self.rows = [], []  # training batches before each measurement; (layers, 4 + N_BINS)
+        self.at, self.rows = [], []  # batches before each measurement; (layers, 4 + N_BINS)
         self.thinned = 1             # measurements that one stands for
         self.is_waiting = False      # for a step of the optimizer after the newest measurement
         self._strips = LiveStrips()
 
     @property
-    def values(self) -> dict[str, Tensor]:  # 'mean', 'deviation', 'dead', 'update' → (n, layers), nan where there is
-                                            # nothing; 'bins' → shares, (n, layers, 81)
-        "Read all measurements; waits for the device"
+    def values(self) -> dict[str, Tensor]:  # → (n, layers), nan where there is nothing; 'bins' → shares,
+                                            # (n, layers, 81)
+        "Read 'mean', 'deviation', 'dead', 'update' and 'bins' of all measurements; waits for the device"
         rows = torch.stack(self.rows).cpu() if self.rows else torch.empty(0, len(self.layers), 4 + N_BINS)
-        return dict(zip(('mean', 'deviation', 'dead', 'update', 'bins'), (*rows[..., :4].unbind(-1), rows[..., 4:])))
+        numbers = dict(zip(('mean', 'deviation', 'dead', 'update'), rows[..., :4].unbind(-1)))
+        return {**numbers, 'bins': rows[..., 4:]}
 
     def state_dict(self) -> dict:
         rows = torch.stack(self.rows) if self.rows else None
@@ -188,17 +184,17 @@ class _Record(MainProcessHook):
 _MOST = 256      # measurements that are kept
 
 class Activations(_Record):
-    "Measure the output of each layer and the steps of its weights every few batches; shows a picture"
+    "Measure outputs of layers and steps of their weights every few batches; shows a picture"
     unique, in_dry_run = True, False
     def __init__(self,
-        every: int = 25,                    # ≥ 1: training batches from one measurement to the next
-        layers: str | Sequence[str] = (),   # names of modules, or patterns with * ? []: 'body', '*.act'; default: all
+        every: int = 25,                    # ≥ 1: training batches between two measurements
+        layers: str | Sequence[str] = (),   # names or patterns of modules: 'body', '*.act'; (): all
         *,
         live: bool = False,                 # show strips under the live plot, too
     ):
         self.every, self.live = as_count('Activations(every)', every), live
         self.patterns = (layers,) if isinstance(layers, str) else tuple(layers)
-        self._modules, self._outputs, self._weights = {}, None, None      # of a fit; of a measured batch
+        self._modules, self._outputs, self._weights = {}, None, None    # of a fit; of a batch
         self._begin([])
 
     def before_fit(self, learn: Learner) -> None:
@@ -219,11 +215,12 @@ class Activations(_Record):
         if not learn.training: return
         is_due = learn.history.n_steps % (self.every*self.thinned) == 0
         if is_due: self._open(learn)
-        if (is_due or self.is_waiting) and self._weights is None: self._weights = _Weights(self._modules)
+        if self.is_waiting and self._weights is None: self._weights = _Weights(self._modules)
 
     def _open(self, learn):
         "Begin a measurement"
-        if len(self.at) == _MOST: self.at, self.rows, self.thinned = self.at[::2], self.rows[::2], 2*self.thinned
+        if len(self.at) == _MOST:
+            self.at, self.rows, self.thinned = self.at[::2], self.rows[::2], 2*self.thinned
         self.at.append(learn.history.n_steps)
         self._outputs, self.is_waiting = _Outputs({} if self._is_blind else self._modules), True
 
@@ -238,7 +235,8 @@ class Activations(_Record):
     @torch.no_grad()
     def _add(self, learn):
         "Append the measurement of this batch"
-        if not self._outputs.samples and not self._is_blind: self._warn('compiled code, or of a step that calls none')
+        if not self._outputs.samples and not self._is_blind:
+            self._warn('compiled code, or of a step that calls none')
         nothing = torch.empty(0), torch.empty(0, dtype=torch.bool)
         samples = [self._outputs.samples.get(name, nothing) for name in self._modules]
         self.rows.append(_described([to_device(o, learn.device) for o in samples]))

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..loop import Hook, Learner, gradients, refuse_closures
 
 # %% ../../nbs/features/02_amp.ipynb #785f439e
-_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16, 'fp16': torch.float16, 'float16': torch.float16}
+_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16,
+           'fp16': torch.float16, 'float16': torch.float16}
 
 class AMP(Hook):
     "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
@@ -24,8 +25,8 @@ class AMP(Hook):
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
     def __init__(self,
         dtype: torch.dtype | str = torch.bfloat16,  # or `torch.float16`, or a name: 'bf16', 'fp16'
-        scaler: Callable | None = None,             # for `float16`: `scaler(device type)` makes one per optimizer;
-                                                    # None: `torch.amp.GradScaler`
+        scaler: Callable | None = None,     # device type → scaler of an optimizer, for `float16`;
+                                            # None: `torch.amp.GradScaler`
     ):
         self.dtype = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
         if self.dtype not in _DTYPES.values():
@@ -35,8 +36,8 @@ class AMP(Hook):
             raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: '
                             'expected a function of the device type that makes one')
         self.scaler, self.scalers = scaler, {}  # scalers: optimizer's name → scaler
-        self.shared = {}                        # optimizer's name → names of the optimizers whose scale it shares
-        self._state, self._inner = {}, {}       # states for scalers that are not made yet; what scalers step
+        self.shared = {}                        # optimizer's name → names of those whose scale it shares
+        self._state, self._inner = {}, {}       # states for scalers still to be made; what scalers step
 
     def before_fit(self, learn: Learner) -> None:
         device = learn.device.type
@@ -46,7 +47,8 @@ class AMP(Hook):
         why = 'its scaler handles one evaluation per step; torch.bfloat16 needs no scaler'
         refuse_closures(learn, 'AMP(torch.float16)', why)
         if device == 'cpu' and self.scaler is None:
-            raise ValueError('AMP(torch.float16) is not for the CPU, where float16 is slow: use AMP(torch.bfloat16)')
+            raise ValueError('AMP(torch.float16) is not for the CPU, where float16 is slow: '
+                             'use AMP(torch.bfloat16)')
         for name in learn.opts.keys() - self.scalers.keys():
             self.scalers[name] = (self.scaler or torch.amp.GradScaler)(device)
             if name in self._state: self.scalers[name].load_state_dict(self._state.pop(name))
@@ -61,13 +63,13 @@ class AMP(Hook):
         nxt(self.scalers[names[0]].scale(loss))
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
-        name = learn.opt_name
         if not self.scalers: return nxt()
+        name, opt = learn.opt_name, learn.opt
         names = self.shared.get(name, (name,))
-        scaler, inner = self.scalers[names[0]], SimpleNamespace(param_groups=learn.opt.param_groups, step=nxt)
-        if not gradients(learn.opt): stepped = nxt()
-        else:
-            self._inner[name] = inner       # keep it until `update`: scalers tell optimizers apart by their `id`
+        scaler = self.scalers[names[0]]
+        if not gradients(opt): stepped = nxt()
+        else:       # keep it until `update`: scalers tell optimizers apart by their `id`
+            inner = self._inner[name] = SimpleNamespace(param_groups=opt.param_groups, step=nxt)
             scaler.unscale_(inner)
             stepped = scaler.step(inner)    # what `nxt` returned; None if the step was skipped
         if name == names[-1] and self._inner:
@@ -80,6 +82,7 @@ class AMP(Hook):
         return {'scalers': scalers, 'shared': {k: list(v) for k, v in self.shared.items()}}
 
     def take_state(self, state: dict) -> None:
-        self.shared, self._state = {k: tuple(v) for k, v in state['shared'].items()}, dict(state['scalers'])
-        self.scalers = {name: o for name, o in self.scalers.items() if name in self._state}     # makes the others anew
+        self.shared = {k: tuple(v) for k, v in state['shared'].items()}
+        self._state = dict(state['scalers'])    # the next fit makes scalers anew that have none
+        self.scalers = {name: o for name, o in self.scalers.items() if name in self._state}
         for name, o in self.scalers.items(): o.load_state_dict(self._state.pop(name))

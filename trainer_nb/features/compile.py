@@ -23,7 +23,7 @@ from ..loop import Hook, Learner, parameters, refuse_closures
 # %% ../../nbs/features/07_compile.ipynb #9be95d9a
 def _obstacle(learn, opt):
     "Return what keeps an optimizer's step from being compiled; '' if nothing does"
-    if type(learn).do_opt_step is not Learner.do_opt_step: return f'{type(learn).__name__}.do_opt_step'
+    if learn.is_own('do_opt_step'): return f'{type(learn).__name__}.do_opt_step'
     if has_hooks(opt): return 'hooks that are registered with it'
     if any(p.ndim == 0 and p.dtype is torch.float64 for p in parameters(opt)):
         return 'parameters of shape () in float64, which torch does not update if compiled'
@@ -34,19 +34,20 @@ def _forced_by(learn):
     "List what keeps backward out of the graph"
     step = learn.fitting.steps.fns[0]
     if isgeneratorfunction(getattr(step, 'func', step)): return ['a step that yields']
-    calls = chain.from_iterable(map(learn.calls.at.get, ('after_pred', 'after_loss', 'do_backward')))
+    calls = _others(learn, 'after_pred', 'after_loss', 'do_backward')
     hooks = [f'{c.hook.name} (`{c.point}`)' for c in calls
-             if not isinstance(c.hook, Compile) and c.point not in getattr(c.hook, 'only_looks', ())]
-    cls = type(learn)
-    own = [f'{cls.__name__}.{p}' for p in ('do_step', 'do_backward') if getattr(cls, p) is not getattr(Learner, p)]
-    return hooks + own
+             if c.point not in getattr(c.hook, 'only_looks', ())]
+    own = [o for o in ('do_step', 'do_backward') if learn.is_own(o)]
+    return hooks + [f'{type(learn).__name__}.{o}' for o in own]
+
+def _others(learn, *points):
+    calls = chain.from_iterable(map(learn.calls.at.get, points))
+    return [c for c in calls if not isinstance(c.hook, Compile)]
 
 def _nothing_between(learn):
     "Check that no hook acts between the loss of a step and its end"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
-    between = chain.from_iterable(map(learn.calls.at.get, points))
-    if any(not isinstance(c.hook, Compile) for c in between): return False
-    return len(learn.opts) == 1 and type(learn).do_zero_grad is Learner.do_zero_grad
+    return not _others(learn, *points) and len(learn.opts) == 1 and not learn.is_own('do_zero_grad')
 
 def _has_convolutions(model):
     "Check for convolutions: with the optimizer, torch compiles them longer, and to slower code"
@@ -66,8 +67,9 @@ class _CompiledFit:
             if why := _obstacle(learn, opt): self.functions.leave_out('optimizer', why)
             else: self.optimizers[name] = known.setdefault(opt, CompiledOptimizer(self.functions, opt))
         if forced := _forced_by(learn): return self.plan_model(learn, ', '.join(forced))
-        is_one_graph = self.optimizers and _nothing_between(learn) and not self.functions.uses_graphs
-        end = next(iter(self.optimizers.values())) if is_one_graph and not _has_convolutions(learn.model) else None
+        is_apart = self.functions.uses_graphs or _has_convolutions(learn.model)
+        end = None
+        if not is_apart and _nothing_between(learn): end = next(iter(self.optimizers.values()), None)
         self.step = CompiledStep(self.functions, learn, end)
 
     def plan_model(self, learn, why=None):
@@ -83,7 +85,7 @@ class _CompiledFit:
             except self.functions.errors as e:
                 for p in self.step.params: p.grad = None
                 if self.step.optimizer is None: self.plan_model(learn, reason(e))
-                else: self.step = CompiledStep(self.functions, learn)
+                else: self.step = CompiledStep(self.functions, learn, None)
 
     def opt_step(self, learn, nxt):
         "Take the optimizer's step by its own graph, if torch compiles one"
@@ -99,7 +101,8 @@ class _CompiledFit:
 # %% ../../nbs/features/07_compile.ipynb #1ca01c5d
 def _check_mode(mode, what, backend):
     "Refuse arguments of `Compile`"
-    if what not in ('model', 'step'): raise ValueError(f"Compile(what) is {what!r}: expected 'model' or 'step'")
+    if what not in ('model', 'step'):
+        raise ValueError(f"Compile(what) is {what!r}: expected 'model' or 'step'")
     if not mode: return
     if not callable(backend) and backend != 'inductor':
         raise ValueError(f'Compile(mode) is for the backend inductor, not {backend}')
@@ -127,19 +130,17 @@ def _noted(f):
 class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
 
-    Results are those without it, up to rounding, random numbers included. It warns once about each part
-    that it does not compile, and gives the reason.
+    Results are those without it, up to rounding, random numbers included. It warns once about each
+    part that it does not compile, and gives the reason.
     """
     unique, in_dry_run, provides = True, False, ('compilation',)
     ord, runs_after = 90, ('GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip', 'EMA')
     def __init__(self,
-        mode: str | None = None,           # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), ...
-        what: str = 'model',               # 'model': its forward and backward; 'step': in training, also the loss and
-                                           # the optimizer
+        mode: str | None = None,        # of `torch.compile`: 'default', 'reduce-overhead' (CUDA graphs), ...
+        what: str = 'model',            # 'model': forward and backward; 'step': also loss and optimizer
         backend: str | Callable = 'inductor',   # of `torch.compile`
-        dynamic: bool | None = None,       # of `torch.compile`: True compiles for any size at once; None only when it
-                                           # sees a second one, and runs the last batch of a pass without compiling if
-                                           # it is smaller
+        dynamic: bool | None = None,    # True: compile for any size at once; None: at a second one,
+                                        # and a smaller last batch of a pass runs without compiling
     ):
         _check_mode(mode, what, backend)
         self.mode, self.what = mode, what
@@ -158,7 +159,7 @@ class Compile(Hook):
         self._is_short = False          # whether the batch has fewer
 
     def __deepcopy__(self, memo):
-        "Return a hook with no compiled code: a dry run does not count towards torch's limit for the fit"
+        "Copy without compiled code: a dry run does not count towards torch's limit for the fit"
         res = copy(self)
         res._forget()
         return res
@@ -193,11 +194,13 @@ class Compile(Hook):
         self._close()
 
     def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
-        if self._functions.uses_graphs and learn.phase.generator is None: torch.compiler.cudagraph_mark_step_begin()
+        if self._functions.uses_graphs and learn.phase.generator is None:
+            torch.compiler.cudagraph_mark_step_begin()
         self._is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
         if self._fit.step is None or not learn.training or self._is_short: return _noted(nxt)
         if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
-            "a hook passed another model or loss function than the compiled ones: use Compile(what='model')")
+            'a hook passed another model or loss function than the compiled ones: '
+            "use Compile(what='model')")
         result = self._fit.run_step(learn)
         if result is None: return nxt()
         learn.result, learn.loss, learn.pred = result, result['loss'], result.get('pred')

@@ -32,13 +32,13 @@ class EMA(Hook):
     unique, in_dry_run, provides = True, False, ('average',)
     ord, every = -20, 1     # every: optimizer steps between two updates of the average
     state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
-                   'unsaved?': {str: {str: torch.Tensor}}}      # buffers that `state_dict` leaves out, of both
+                   'unsaved?': {str: {str: torch.Tensor}}}    # buffers that `state_dict` leaves out
     def __init__(self,
         decay: float = .999,       # in (0, 1): weight of the old average in an update
         warmup: bool = True,       # use a smaller weight at first: (1 + n)/(10 + n) after n updates
         *,
-        start: int = 0,            # optimizer steps ≥ 0 before the average begins; until then it equals the model
-        buffers: str = 'average',  # 'average' buffers, such as BatchNorm's statistics, or 'copy' the latest ones
+        start: int = 0,            # optimizer steps ≥ 0 before the average begins, which equals the model
+        buffers: str = 'average',  # 'average' buffers, such as BatchNorm's statistics, or 'copy' the latest
     ):
         if not 0 < decay < 1:
             raise ValueError(f'EMA(decay) is {decay}: expected a number between 0 and 1, such as .999')
@@ -51,9 +51,9 @@ class EMA(Hook):
         self.start = start and as_count('start', start)
         self.buffers, self.n = buffers, 0   # n: updates so far
         self.model = None                   # the average, in evaluation mode
-        self.loss_fn = None                 # the average of a loss function that has trained parameters
-        self._state, self._pairs = {}, None     # a state that waits for its model; tensors of both sides
-        self._owner = None                  # weak reference to the averaged model; None: the next one that fits
+        self.loss_fn = None                 # the average of a loss function that is trained
+        self._state, self._pairs = {}, None     # a state that waits for its model; tensors of both
+        self._owner = None              # weak reference to the averaged model; None: the next one
 
     def __getstate__(self): return {**vars(self), '_owner': None}  # a copy may be of a copied model
 
@@ -64,14 +64,14 @@ class EMA(Hook):
     def _check(self, learn):
         owner, model = self._owner and self._owner(), learn.model
         if self._owner is None or owner is model: return
-        if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):     # a wrapper shares them
-            raise ValueError(f'this {self.name} averages another model, which was trained with it before: '
-                             f'give each model an {self.name}() of its own')
+        if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):  # not a wrapper
+            raise ValueError(f'this {self.name} averages another model, which was trained with it '
+                             f'before: give each model an {self.name}() of its own')
 
     def average_of(self,
         learn: Learner,
     ) -> nn.Module | None:  # in evaluation mode; None before the first fit
-        "Return the average that validation and predictions use; raises ValueError for another model"
+        "Return the average that validation and `predict` use; raises ValueError for another model"
         self._check(learn)
         if self.model is None and self._state.get('model') is not None:     # it was loaded
             self.model = self._copy(learn, 'model')
@@ -84,18 +84,19 @@ class EMA(Hook):
         refuse_script(learn.model, self.name)
         self.average_of(learn)
         if learn.ema is not self:
-            raise ValueError(f'{learn.ema.name} and {self.name} both give validation an average: remove one')
+            raise ValueError(f'{learn.ema.name} and {self.name} both give validation an average: '
+                             'remove one')
         is_resumed = learn.bounds['epoch'] or learn.bounds['step']
         if self.model is None or not self.n and not is_resumed:
             self.model, self.loss_fn = self._copy(learn, 'model'), None
         if self.loss_fn is None and trains_loss(learn):
             self.loss_fn = self._copy(learn, 'loss_fn')
         self._owner = ref(learn.model)
-        ours, theirs = self._tensors(self.model, self.loss_fn), self._tensors(learn.model, learn.loss_fn)
-        if any([o.shape for o in a] != [o.shape for o in b] for a, b in zip(ours, theirs)):
-            raise ValueError(f'the model is not the one that {self.name} averages: its tensors have changed. '
-                             f'Add a new {self.name}()')
-        self._pairs = tuple(zip(ours, theirs))
+        ours = self._tensors(self.model, self.loss_fn)
+        self._pairs = tuple(zip(ours, self._tensors(learn.model, learn.loss_fn)))
+        if any([o.shape for o in a] != [o.shape for o in b] for a, b in self._pairs):
+            raise ValueError(f'the model is not the one that {self.name} averages: its tensors have '
+                             f'changed. Add a new {self.name}()')
 
     def _copy(self, learn, name):
         res = learn.world.copy(getattr(learn, name)).requires_grad_(False).eval()
@@ -103,8 +104,8 @@ class EMA(Hook):
         return res
 
     def _tensors(self, model, loss_fn):
-        both = [_tensors_of(m, self.buffers) for m in (model, *([] if self.loss_fn is None else [loss_fn]))]
-        return [sum(sides, []) for sides in zip(*both)]
+        modules = [model] if self.loss_fn is None else [model, loss_fn]
+        return [sum(sides, []) for sides in zip(*(_tensors_of(m, self.buffers) for m in modules))]
 
     def after_step(self, learn: Learner) -> None:
         if not learn.stepped: return
@@ -130,15 +131,17 @@ class EMA(Hook):
         model: nn.Module,  # of the same kind
     ) -> None:
         "Copy the averaged weights and buffers to `model`"
-        if self.model is None: raise RuntimeError('there is no average yet: it is made when the first fit begins')
+        if self.model is None:
+            raise RuntimeError('there is no average yet: it is made when the first fit begins')
         model.load_state_dict(self.model.state_dict())
         set_buffers(model, unsaved_buffers(self.model))
 
     def state_dict(self) -> dict:
         modules = {'model': self.model, 'loss_fn': self.loss_fn}
-        res = {'n': self.n, **{k: None if o is None else o.state_dict() for k, o in modules.items()}, **self._state}
-        unsaved = {k: found for k, o in modules.items() if o is not None and (found := unsaved_buffers(o))}
-        return {**res, 'unsaved': unsaved} if unsaved else res
+        states = {k: None if o is None else o.state_dict() for k, o in modules.items()}
+        unsaved = {k: unsaved_buffers(o) for k, o in modules.items() if o is not None}
+        unsaved = {k: o for k, o in unsaved.items() if o}
+        return {'n': self.n, **states, **self._state, **({'unsaved': unsaved} if unsaved else {})}
 
     def take_state(self, state: dict) -> None:
         self._owner = None      # it is of the model that was loaded with it
@@ -171,7 +174,7 @@ class SWA(EMA):
     "Keep the mean of the weights since a given step, and validate it (stochastic weight averaging)"
     def __init__(self,
         start: int = 0,            # as in `EMA`; usually three quarters of the steps
-        every: int = 1,            # optimizer steps ≥ 1 between two updates, for example the steps of an epoch
+        every: int = 1,            # optimizer steps ≥ 1 between two updates, such as an epoch's
         *,
         buffers: str = 'average',  # as in `EMA`
     ):

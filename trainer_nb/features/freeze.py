@@ -19,24 +19,26 @@ class Unfreeze(Hook):
     state_kinds = {'held': [str]}
 
     def __init__(self,
-        stages: Mapping[int, str | Sequence[str]],  # epoch ≥ 1, as `learn.state.epoch` counts → name or pattern as in
-                                                    # `Freeze`, or several
+        stages: Mapping[int, str | Sequence[str]],  # epoch ≥ 1, as in `learn.state` → names as in `Freeze`
     ):
         if not isinstance(stages, Mapping) or not stages:
-            raise TypeError(f"Unfreeze got {stages!r}: expected a dict of epochs to names, Unfreeze({{1: 'body'}})")
+            raise TypeError(f'Unfreeze got {stages!r}: expected a dict of epochs to names, '
+                            "Unfreeze({1: 'body'})")
         names = {k: (o,) if isinstance(o, str) else tuple(o) for k, o in stages.items()}
         self.stages = {as_count('an epoch of Unfreeze', k): o for k, o in names.items()}
         self.waiting = {}       # parameter → epoch in which it begins to train
-        self.held = []          # their names; a checkpoint has them frozen, like those that you froze yourself
+        self.held = []          # their names; a checkpoint has them frozen, like those you froze yourself
 
     def before_fit(self, learn: Learner) -> None:
         if learn.world.size > 1: raise ValueError(
-            'Unfreeze is for a single process: gradients of what is frozen when processes join are never averaged')
+            'Unfreeze is for a single process: gradients of what is frozen when processes join '
+            'are never averaged')
         named, self.waiting = named_parameters(trained(learn), remove_duplicate=False), {}
         for epoch, patterns in sorted(self.stages.items()):
             found = [found_names(f'Unfreeze({o!r})', o, named, learn.model) for o in patterns]
             for name in chain.from_iterable(found):
-                if named[name].requires_grad or name in self.held: self.waiting.setdefault(named[name], epoch)
+                p = named[name]
+                if p.requires_grad or name in self.held: self.waiting.setdefault(p, epoch)
         self.held = [name for name, p in named.items() if p in self.waiting]
         if not any(p.requires_grad and p not in self.waiting for p in named.values()):
             raise ValueError('Unfreeze leaves nothing to train in the first epoch')
@@ -59,10 +61,8 @@ class Freeze(Hook):
     "Keep parameters unchanged during a fit"
     unique, in_dry_run = True, True
     def __init__(self,
-        *names: str,            # of parameters or modules, or patterns with * ? []: 'body', '*.bias', 'body.[0-3]',
-                                # 'loss_fn.weight'
-        in_eval: bool = False,  # also keep the modules of these names in evaluation mode: no dropout, no new means
-                                # of BatchNorm
+        *names: str,            # of parameters or modules, or patterns: 'body', '*.bias'
+        in_eval: bool = False,  # also keep them in evaluation mode: no dropout, no new means
     ):
         if not names or not all(isinstance(o, str) and o for o in names):
             raise TypeError("Freeze takes names of parameters or modules: Freeze('body', '*.bias')")

@@ -21,14 +21,14 @@ from trainer_nb.loop import (
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):
-    "Return the weight of the loss over all ranks: `result['n']`, what torch's loss divides by, or samples"
+    "Return a loss's weight over all ranks: `result['n']`, torch's divisor, or samples"
     if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
     n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
 
 # %% ../../nbs/features/01_gradients.ipynb #6bc7b1fb
 class _Accumulation(Hook):
-    "What `GradAccum` does in a step: weight a loss, hold its gradients, step with those of a window"
+    "What `GradAccum` does in a step: weight a loss, hold its gradients, step with a window's"
     def before_epoch(self, learn: Learner) -> None: self.windows.clear()
 
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
@@ -36,8 +36,8 @@ class _Accumulation(Hook):
         parts = self.division and self.division.parts
         is_sum = parts is None and is_summed(learn)
         if window is not None and is_sum != (window.unit is None): raise ValueError(
-            'GradAccum got losses that are sums, and others that are means, for one optimizer step: '
-            "return the same result['reduction'] for every batch")
+            'GradAccum got losses that are sums, and others that are means, for one optimizer '
+            "step: return the same result['reduction'] for every batch")
         if is_sum:
             self._loss = 0., None
             return nxt()
@@ -67,19 +67,21 @@ class _Accumulation(Hook):
         def add_part():
             differentiate(learn, nxt)
             for name in learn.phase.opt_names:
-                self.windows.setdefault(name, Window()).add(parameters(learn.opts[name]), *self._loss)
+                window = self.windows.setdefault(name, Window())
+                window.add(parameters(learn.opts[name]), *self._loss)
         if self.division is not None: self.division.run(learn, add_part)
         nxt()
-        if learn.training and learn.loss is None and self.windows and learn.is_last_batch: self._finish(learn)
+        if learn.loss is None: self._finish(learn)
 
     def after_cancel(self, learn: Learner) -> None:
-        if self.division is not None and self.division.parts is not None:    # cancelled between the parts
+        if self.division is not None and self.division.parts is not None:   # between the parts
             self.division.parts = None
             self.windows.clear()
-        if learn.cancelled == 'step' and learn.training and self.windows and learn.is_last_batch: self._finish(learn)
+        if learn.cancelled == 'step': self._finish(learn)
 
     def _finish(self, learn):
         "Step the optimizers that still have accumulated gradients at the end of an epoch"
+        if not (learn.training and self.windows and learn.is_last_batch): return
         self._loss = None
         for name in [o for o in learn.opts if o in self.windows]: learn.phase.step_opt(learn, name)
 
@@ -88,18 +90,18 @@ class GradAccum(_Accumulation):
     """Make one optimizer step out of `n` losses, equal to a step on one big batch
 
     Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums
-    (`reduction='sum'`) are added up. The last window of an epoch may be shorter and is divided by its own
-    weight; `learn.loss` stays what the step computed. Schedules and counters see only real steps.
+    (`reduction='sum'`) are added up. The last window of an epoch may be shorter: it is divided by
+    its own weight. `learn.loss` stays as it was. Schedules and counters see only real steps.
 
-    `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts of half
-    the size, for the same optimizer step; only BatchNorm and dropout differ, as they see the parts one by one.
-    Hooks see each part as a batch, up to `after_backward`; afterwards `learn.loss` is that of the whole batch.
+    `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts
+    of half the size, for the same step; only BatchNorm and dropout differ, which see part by part.
+    Hooks see each part as a batch, up to `after_backward`; then `learn.loss` is that of the batch.
     """
     unique, is_own, provides = True, True, ('accumulation',)
     ord, runs_before = -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
     def __init__(self,
-        n: int | str,  # ≥ 1: losses per step of an optimizer; or 'auto': divide batches that run out of memory
+        n: int | str,  # ≥ 1: losses per optimizer step; or 'auto': divide batches that run out of memory
     ):
         if isinstance(n, str) and n != 'auto':
             raise ValueError(f"GradAccum(n) is {n!r}: expected a whole number, or 'auto'")
@@ -119,9 +121,9 @@ class GradAccum(_Accumulation):
     def before_fit(self, learn: Learner) -> None:
         refuse_closures(learn, 'GradAccum', 'pass larger batches')
         if self.division is not None and learn.world.size > 1: raise ValueError(
-            "GradAccum('auto') works in a single process only: pass smaller batches, and a number, GradAccum(4)")
+            "GradAccum('auto') is for a single process: pass smaller batches, and a number, GradAccum(4)")
         learn.state.grad_accum_steps = self.n
-        for name in self.windows.keys() & learn.opts.keys():        # those of a checkpoint are on the host
+        for name in self.windows.keys() & learn.opts.keys():    # a checkpoint's are on the host
             window, params = self.windows[name], parameters(learn.opts[name])
             window.grads = {i: g.to(params[i].device) for i, g in window.grads.items()}
 
@@ -139,7 +141,7 @@ class GradAccum(_Accumulation):
         if learn.cancelled not in RESUMABLE: self.windows.clear()
 
     def state_dict(self) -> dict:
-        return {'windows': {name: window.state() for name, window in self.windows.items()}, 'most': self.most}
+        return {'windows': {k: o.state() for k, o in self.windows.items()}, 'most': self.most}
 
     def take_state(self, state: dict) -> None:
         if self.division is not None: self.division.most = state.get('most')
@@ -148,17 +150,19 @@ class GradAccum(_Accumulation):
             self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
 
     def reorder(self,
-        orders: dict[str, list[int]],  # optimizer's name → index that each of its parameters had in the saved state
+        orders: dict[str, list[int]],  # optimizer's name → index of each parameter when saved
     ) -> None:
         "Match accumulated gradients to parameters in a new order"
         for name, window in self.windows.items():
             if name not in orders: continue
-            window.grads = {i: window.grads[j] for i, j in enumerate(orders[name]) if j in window.grads}
+            grads = window.grads
+            window.grads = {i: grads[j] for i, j in enumerate(orders[name]) if j in grads}
 
 # %% ../../nbs/features/01_gradients.ipynb #4061f0f3
 def _check_bound(what, bound):
     "Refuse what is neither a number above 0 nor a dict of them by optimizer"
-    if bound == {}: raise ValueError(f'{what} is an empty dict: expected a number above 0 by optimizer')
+    if bound == {}:
+        raise ValueError(f'{what} is an empty dict: expected a number above 0 by optimizer')
     for o in bound.values() if isinstance(bound, Mapping) else [bound]:
         if not isinstance(o, (int, float)) or isinstance(o, bool):
             raise TypeError(f'{what} is a {type(o).__name__}: expected a number above 0, '
@@ -191,38 +195,39 @@ def _clip_each(learn, params, bound):
     found = norms([entries(o.detach()) for o in grads])
     device = common_device(found)
     found = learn.world.whole(torch.stack([o.to(device, non_blocking=True) for o in found]))
-    shares = (bound/found).clamp(max=1).unbind()
-    each_('mul', [entries(local(o)) for o in grads], [to_device(o, g.device) for o, g in zip(shares, grads)])
+    shares = zip((bound/found).clamp(max=1).unbind(), grads)
+    each_('mul', [entries(local(o)) for o in grads], [to_device(o, g.device) for o, g in shares])
 
 # %% ../../nbs/features/01_gradients.ipynb #p3rt3ns3
 class GradClip(Hook):
     "Clip the gradients of each optimizer step, by norm, by the norm of each tensor, or by value"
     unique, ord, provides = True, -10, ('clipping',)
     def __init__(self,
-        norm: float | Mapping | None = None,   # > 0: largest 2-norm of all gradients of an optimizer together; or by
-                                               # optimizer's name: other optimizers are not clipped
+        norm: float | Mapping | None = None,   # > 0: largest 2-norm of an optimizer's gradients together;
+                                               # or by its name: other optimizers are not clipped
         *,
-        value: float | Mapping | None = None,  # > 0: largest absolute value of an entry; or by optimizer's name
-        norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of the gradient of each parameter, as
-                                                            # TensorFlow's `clip_by_norm`; or by optimizer's name
+        value: float | Mapping | None = None,  # > 0: largest absolute value of an entry; or by name
+        norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of each gradient, as
+                                                            # TensorFlow's `clip_by_norm`; or by name
     ):
         bounds = {'norm': norm, 'value': value, 'norm_per_tensor': norm_per_tensor}
-        if sum(o is not None for o in bounds.values()) != 1: raise ValueError(
+        kinds = [k for k, o in bounds.items() if o is not None]
+        if len(kinds) != 1: raise ValueError(
             'GradClip takes either a norm, a value or a norm_per_tensor: '
             'GradClip(1.), GradClip(value=.5) or GradClip(norm_per_tensor=1.)')
+        [self._kind] = kinds
         self.norm, self.value, self.norm_per_tensor = norm, value, norm_per_tensor
-        _check_bound(next(f'GradClip({k})' for k, o in bounds.items() if o is not None), self._bound)
+        _check_bound(f'GradClip({self._kind})', bounds[self._kind])
         self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
-        self._order = {}    # optimizer's name → indices of its parameters, in the order of the model
+        self._order = {}    # optimizer's name → indices of its parameters, in the model's order
 
     def before_fit(self, learn: Learner) -> None:
-        self._order = {}
-        if isinstance(self._bound, Mapping): check_names('GradClip', self._bound, learn.opts)
+        self._order, bound = {}, getattr(self, self._kind)
+        if isinstance(bound, Mapping): check_names('GradClip', bound, learn.opts)
 
-    @property
-    def _bound(self): return next(o for o in (self.norm, self.value, self.norm_per_tensor) if o is not None)
-
-    def _bound_of(self, name): return self._bound.get(name) if isinstance(self._bound, Mapping) else self._bound
+    def _bound_of(self, name):
+        bound = getattr(self, self._kind)
+        return bound.get(name) if isinstance(bound, Mapping) else bound
 
     def bounds_norm(self,
         name: str,  # of an optimizer
@@ -239,16 +244,17 @@ class GradClip(Hook):
         "Clip, and return the norm before; None if there is no bound for it"
         if (bound := self._bound_of(learn.opt_name)) is None: return None
         params = self._ordered(learn)
-        if self.norm is not None: return learn.world.whole(_clip_grads(nn.utils.clip_grad_norm_, params, bound))
+        if self.norm is not None:
+            return learn.world.whole(_clip_grads(nn.utils.clip_grad_norm_, params, bound))
         if self.value is not None: _clip_grads(nn.utils.clip_grad_value_, params, bound)
         else: _clip_each(learn, params, bound)
-        return None
 
     def _ordered(self, learn):
-        "List the parameters in the model's order, in which `clip_grad_norm_(model.parameters())` adds them up"
+        "List parameters in the order in which `clip_grad_norm_(model.parameters())` adds them"
         params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
         if len(order) != len(params):       # the first step, or the optimizer got another group
-            at = {p: i for i, p in enumerate(chain.from_iterable(o.parameters() for o in trained(learn)))}
+            own = chain.from_iterable(o.parameters() for o in trained(learn))
+            at = {p: i for i, p in enumerate(own)}
             order = sorted(range(len(params)), key=lambda i: at.get(params[i], len(at)))
             self._order[learn.opt_name] = order
         return [params[i] for i in order]
@@ -260,7 +266,7 @@ class GradNorm(Hook):
     def __init__(self,
         weights: bool = False,  # also record the norm of the weights after the step
     ):
-        self.weights, self.norms = weights, {}    # norms: optimizer's name → 0-d tensor, the latest
+        self.weights, self.norms = weights, {}  # norms: optimizer's name → 0-d tensor, the latest
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         name, clip = learn.opt_name, learn.provider('clipping')

@@ -34,7 +34,7 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def _first_name(f): return next(iter(needed_names(f)), '')
 
 class _ByStep:
-    "Set the learning rate that a function of the number of steps returns; smaller groups keep their ratio to it"
+    "Set the rate that a function of the step returns; smaller groups keep their ratio to it"
     def __init__(self, opt, f):
         rates = [float(g['lr']) for g in opt.param_groups]
         self.opt, self.f, self.n = opt, f, -1
@@ -43,7 +43,8 @@ class _ByStep:
 
     def step(self):
         self.n += 1
-        for g, ratio in zip(self.opt.param_groups, self.ratios): set_option(g, 'lr', ratio*self.f(self.n))
+        lr = self.f(self.n)
+        for g, ratio in zip(self.opt.param_groups, self.ratios): set_option(g, 'lr', ratio*lr)
 
     def state_dict(self): return {'n': self.n, 'ratios': self.ratios}
     def load_state_dict(self, state): self.n, self.ratios = state['n'], state['ratios']
@@ -69,35 +70,35 @@ def _check_scheduler(sched, step):
     inner = sched.sched if isinstance(sched, _Counted) else sched
     name = type(inner).__name__
     if not callable(getattr(sched, 'step', None)):
-        raise TypeError(f'LRScheduler made a {name}: expected a scheduler; does the function return it? '
-                        'A function of the step number names its parameter so, `lambda step: ...`')
+        raise TypeError(f'LRScheduler made a {name}: expected a scheduler; does the function return '
+                        'it? A function of the step number names its parameter so, `lambda step: ...`')
     if isinstance(inner, torch.optim.lr_scheduler.ReduceLROnPlateau) and step != 'metric':
         raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
     if getattr(inner, 't_in_epochs', False) and step == 'step': raise ValueError(
-        f"{name} counts epochs, and is stepped after each optimizer step: pass LRScheduler(..., step='epoch'), "
-        'or make it with t_in_epochs=False')
+        f'{name} counts epochs, and is stepped after each optimizer step: pass '
+        "LRScheduler(..., step='epoch'), or make it with t_in_epochs=False")
     if inner is not sched: return
     try: signature(sched.step).bind(*[0.]*(step == 'metric'))
     except TypeError as e: raise TypeError(
         f'{name}.step{signature(sched.step)} cannot be called as LRScheduler does, '
-        f'step({"value" if step == "metric" else ""}): {e}. Let the function return an object with such a step, '
-        'state_dict and load_state_dict, or step it in a hook, LambdaHook(after_step=...)') from None
+        f'step({"value" if step == "metric" else ""}): {e}. Let the function return an object with such '
+        'a step, state_dict and load_state_dict, or step it in a hook, LambdaHook(after_step=...)') from None
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
-    """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt, n: CosineAnnealingLR(opt, n))`
+    """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt: StepLR(opt, 10))`
 
-    If `make` takes n, a resumed fit that is longer or shorter than before follows the plan of its new
-    length, from where it is.
+    If `make` takes n, a resumed fit that is longer or shorter than before follows the plan of its
+    new length, from where it is.
     """
-    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}}, 'classes?': {str: str}, 'n?': (None, int)}
+    state_kinds = {**Scheduler.state_kinds, 'scheds': {str: {str: object}},
+                   'classes?': {str: str}, 'n?': (None, int)}
 
     def __init__(self,
-        make: Callable,     # `make(opt)` or `make(opt, n)` → scheduler; n: the number of its steps in the fit. Or a
-                            # function of `step`, the number of steps so far → learning rate of the largest group
-        step: str = 'step', # when it steps: 'step', after each optimizer step; 'epoch', after each epoch; 'metric',
-                            # after each epoch, with a value
-        monitor: str = 'valid_loss',    # column of `history.epochs` that provides the value for 'metric'
+        make: Callable,     # `make(opt)` or `make(opt, n)` → scheduler; n: number of its steps in the fit.
+                            # Or `make(step)`, the steps so far → learning rate of the largest group
+        step: str = 'step', # it steps after each optimizer 'step' or 'epoch'; 'metric': with a value
+        monitor: str = 'valid_loss',    # column of the epoch table with the value for 'metric'
         *,
         n_steps: int | None = None,     # the n that `make` gets; None: computed
         opt: str | None = None,         # name of the only optimizer to schedule; None: all
@@ -106,19 +107,18 @@ class LRScheduler(Scheduler):
             raise ValueError(f"step is {step!r}: expected 'step', 'epoch' or 'metric'")
         if callable(make) and _first_name(make) == 'step': make = partial(_ByStep, f=make)
         if not callable(make) or isinstance(make, type):
-            raise TypeError(f'LRScheduler got {make!r}: '
-                            'expected a function that makes a scheduler, as `lambda opt: StepLR(opt, 10)`, '
-                            'or one of the step, `lambda step: .1/(1 + step)`')
+            raise TypeError(f'LRScheduler got {make!r}: expected a function that makes a scheduler, as '
+                            '`lambda opt: StepLR(opt, 10)`, or one of the step, `lambda step: .1/(1 + step)`')
         super().__init__(n_steps, opt)
         self.make, self.step, self.monitor = make, step, monitor
         self.reacts = step == 'metric'
         self._forget()
 
     def _forget(self):
-        self.scheds, self.pending = {}, {}      # optimizer's name → scheduler; their states from a checkpoint
+        self.scheds, self.pending = {}, {}      # optimizer's name → scheduler; its state from a checkpoint
         self.classes = {}                       # optimizer's name → class of its scheduler
         self.n = None                           # what `make` got, if it asks for it
-        self.plain = set()                      # names of optimizers whose `step` was not wrapped before
+        self.plain = set()                      # names of optimizers whose `step` was not wrapped
 
     def before_fit(self, learn: Learner) -> None:
         if self.step == 'metric': check_monitored(self.name, self.monitor, learn)
@@ -133,11 +133,17 @@ class LRScheduler(Scheduler):
             self._check_rates(learn)
 
     def after_epoch(self, learn: Learner) -> None:
-        if self.step == 'step' or self.step == 'metric' and learn.history is None: return      # a preview has no values
-        if self.step == 'metric' and is_skipped(self.monitor, learn.history.epoch_rows[-1]): return
+        if self.step == 'step': return
+        value = ()
+        if self.step == 'metric':
+            if learn.history is None: return        # a preview has no values
+            row = learn.history.epoch_rows[-1]
+            if is_skipped(self.monitor, row): return
+            if self.monitor not in row: raise KeyError(
+                f'LRScheduler monitors {self.monitor!r}; the epoch has {", ".join(map(repr, row))}')
+            value = row[self.monitor],
         self._make(learn)           # another hook may have cancelled `before_epoch`
-        value = self._value(learn.history) if self.step == 'metric' else None
-        for o in self.scheds.values(): o.step() if value is None else o.step(value)
+        for o in self.scheds.values(): o.step(*value)
         self._check_rates(learn)
 
     def _check_rates(self, learn):
@@ -152,18 +158,13 @@ class LRScheduler(Scheduler):
         n = planned_steps(learn, self.since)
         return n is not None and learn.state.optimizer_step - self.since[0] >= n
 
-    def _value(self, history):
-        row = history.epoch_rows[-1]
-        if self.monitor not in row:
-            raise KeyError(f'LRScheduler monitors {self.monitor!r}; the epoch has {", ".join(map(repr, row))}')
-        return row[self.monitor]
-
     def _make(self, learn):
         if self.scheds: return
         is_new, n_before = self.held is None, self.n
         if is_new: self.begin(learn)
         takes_n = as_step(self.make, None) is not self.make
-        self.n = self.n_planned(learn, 'step' if self.step == 'step' else 'epoch') if takes_n else None
+        unit = 'step' if self.step == 'step' else 'epoch'
+        self.n = self.n_planned(learn, unit) if takes_n else None
         is_other_plan = not is_new and n_before not in (None, self.n) and not self.reacts
         for name, opt in self.optimizers(learn).items():
             if 'step' not in vars(opt): self.plain.add(name)        # torch's schedulers wrap it
@@ -181,7 +182,7 @@ class LRScheduler(Scheduler):
         if name in self.pending: self.scheds[name].load_state_dict(self.pending[name])
 
     def _change_plan(self, learn, name, opt, n_before):
-        "Make a scheduler for another number of steps, and take those that are done; what changed a rate still does"
+        "Make a scheduler for another number of steps, and take those done; what changed a rate still does"
         now = [float(g['lr']) for g in opt.param_groups]            # a tensor is written in place
         for g, old in zip(opt.param_groups, self.held[name]):
             for k in old.keys() & {'lr', 'momentum', 'betas'}: set_option(g, k, old[k])
@@ -195,7 +196,8 @@ class LRScheduler(Scheduler):
         "Make a scheduler, and take the steps that are done"
         sched, (step, epoch) = self._made(name, opt, n), self.since
         mark_stepped(opt)
-        done = learn.state.optimizer_step - step if self.step == 'step' else learn.state.epoch - epoch
+        done = learn.state.epoch - epoch
+        if self.step == 'step': done = learn.state.optimizer_step - step
         for _ in range(min(done, n)): sched.step()
         return sched
 

@@ -56,20 +56,20 @@ def _largest(tensors):
 _SHIFT, _NEVER = 2**20, 2**62  # base of the digits of a code; larger than any code: all was finite
 
 class NaNGuard(Hook):
-    "Skip all steps from the first one whose loss or gradients are not finite, and raise FloatingPointError soon after"
+    "Skip all steps from the first whose loss or gradients are not finite; soon raise FloatingPointError"
     unique, in_dry_run, provides = True, False, ('guard',)
     ord, runs_before = -20, ('GradNorm', 'GradClip')
     only_looks = 'after_loss',      # changes nothing there, see `Compile`
     def __init__(self,
-        every: int = 100,  # ≥ 1: steps between two looks of the host; it also looks before each validation pass
-                           # and, with a single process, once a second
+        every: int = 100,  # ≥ 1: steps between two looks of the host, and before a validation; a single
+                           # process also looks once a second
     ):
         self.every = as_count('NaNGuard(every)', every)
         self._reset()
 
     def _reset(self):
         self.first = None                  # code of the first failure, on the device
-        self.n_checks, self.log = 0, {}    # log: check → (values, inputs, optimizer step, optimizer's name)
+        self.n_checks, self.log = 0, {}    # check → (values, inputs, optimizer's step and name)
         self.born = []                     # (check, optimizer, parameters whose state its step created)
         self.losses, self.inputs = [], []  # not checked yet: (where, name, largest absolute value)
         self.names = {}                    # parameter → name
@@ -85,11 +85,13 @@ class NaNGuard(Hook):
     def before_step(self, learn: Learner) -> None:
         if not learn.training: return
         found = list(_named_floats(learn.batch))
-        self.inputs += [(_where(learn), name, o) for (name, _), o in zip(found, _largest([o for _, o in found]))]
+        largest = _largest([o for _, o in found])
+        self.inputs += [(_where(learn), name, o) for (name, _), o in zip(found, largest)]
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
-        name = 'the loss' if learn.phase.loss_params is None else f'the loss of {learn.phase.opt_names[0]!r}'
+        phase, name = learn.phase, 'the loss'
+        if phase.loss_params is not None: name += f' of {phase.opt_names[0]!r}'
         self.losses.append((_where(learn), name, learn.loss.detach().reshape(())))
 
     def after_cancel(self, learn: Learner) -> None:
@@ -100,7 +102,8 @@ class NaNGuard(Hook):
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         moved = [p for p in parameters(learn.opt) if p.grad is not None and p.grad.numel()]
-        ok = self._check(learn, [self.names.get(p, 'a parameter') for p in moved], _largest([p.grad for p in moved]))
+        names = [self.names.get(p, 'a parameter') for p in moved]
+        ok = self._check(learn, names, _largest([p.grad for p in moved]))
         stepped = self._step(learn, nxt, ok)
         if self.buffers:
             now = _buffers(learn)
@@ -114,9 +117,10 @@ class NaNGuard(Hook):
         watched = [o[:2] for o in self.losses] + [(where, f'the gradient of {o}') for o in names]
         inputs = [o[:2] for o in self.inputs]
         self.log[self.n_checks] = watched, inputs, learn.state.optimizer_step, learn.opt_name
-        value = _first([o[2] for o in self.losses] + values, self.n_checks*_SHIFT, _NEVER//_SHIFT, learn.device)
+        values, start = [o[2] for o in self.losses] + values, self.n_checks*_SHIFT
+        value = _first(values, start, _NEVER//_SHIFT, learn.device)
         place = _first([o[2] for o in self.inputs], 0, _SHIFT - 1, learn.device)
-        code = learn.world.least(value*_SHIFT + place)    # `value` holds two digits, or makes it _NEVER or more
+        code = learn.world.least(value*_SHIFT + place)    # `value` has two digits, or makes it ≥ _NEVER
         self.first = code if self.first is None else torch.minimum(self.first, code)
         self.losses, self.inputs = [], []
         self.n_checks += 1
@@ -146,7 +150,7 @@ class NaNGuard(Hook):
         if not learn.training: return
         self.since += 1
         if len(self.losses) >= self.every: self._check(learn, [], [])       # a scaler may skip many steps
-        is_late = learn.world.size == 1 and perf_counter() - self.looked > 1 # clocks of several processes differ
+        is_late = learn.world.size == 1 and perf_counter() - self.looked > 1    # clocks of ranks differ
         if self.since >= self.every or is_late: self.look(learn)
 
     def before_valid(self, learn: Learner) -> None: self.look(learn)
@@ -177,14 +181,15 @@ class NaNGuard(Hook):
             skipped = sum(o[3] == name for c, o in self.log.items() if c >= check)
             for p, state in opt.state.items():
                 if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= skipped
-        if self.buffers: each_('copy', _buffers(learn), self.buffers)    # batches without a step changed them
+        if self.buffers: each_('copy', _buffers(learn), self.buffers)   # batches without a step changed them
         learn.state.optimizer_step, self.first = step, None
         (epoch, batch), name = watched[value]
         text = f'{name} is not finite in epoch {epoch}, batch {batch}, after {step} optimizer steps.'
         if place < len(inputs):
             (_, batch), name = inputs[place]
             text += f' {name}, as the loader yielded it in batch {batch}, holds nan or inf, too.'
-        raise FloatingPointError(f'{text} Weights, buffers and optimizers are as those {step} steps left them.')
+        raise FloatingPointError(
+            f'{text} Weights, buffers and optimizers are as those {step} steps left them.')
 
 # %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
 def _where(learn): return learn.state.epoch, learn.state.batch_idx
@@ -197,4 +202,5 @@ def _first(values, start, none, device):
     "Return `start` plus the index of the first value that is not finite, or `none`, on the device"
     if not values: return torch.full((), none, dtype=torch.int64, device=device)
     values = stack_scalars(values)
-    return torch.where(values.isfinite(), none, torch.arange(start, start + len(values), device=values.device)).min()
+    places = torch.arange(start, start + len(values), device=values.device)
+    return torch.where(values.isfinite(), none, places).min()

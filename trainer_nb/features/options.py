@@ -9,7 +9,6 @@ __all__ = ['Options', 'fill_momentum']
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,16 +49,14 @@ class _Number:
     def __rpow__(self, other): return _combined(operator.pow, other, self)
 
     def _exceeds(self, other):
-        if not self.is_positive or other != 0: raise TypeError('the branch depends on a number that changes')
-        return True
+        if self.is_positive and other == 0: return True
+        raise TypeError('the branch depends on a number that changes')
 
     @classmethod
     def __torch_function__(cls, f, types, args=(), kwargs=None):
-        """Call a torch function; multiply a factor into its argument first, as it cannot be a tensor
-
-        A power is written with exp, which the compiler computes once; it would compute pow for each element.
-        """
-        if f.__name__ == '__rpow__' and args[1].is_positive: return torch.exp(args[0]*torch.log(args[1].value))
+        "Call a torch function; multiply a factor into its argument first, as it cannot be a tensor"
+        if f.__name__ == '__rpow__' and args[1].is_positive:    # computed once, and not for each element
+            return torch.exp(args[0]*torch.log(args[1].value))
         args, kwargs = [_plain(o) for o in args], dict(kwargs or {})
         by = kwargs.pop(_FACTORS.get(f.__name__), None)
         if by is not None: args[1] = args[1]*_plain(by)
@@ -83,10 +80,7 @@ def _as_option(opt, key, value):
 
 # %% ../../nbs/features/13_options.ipynb #c59ec2b8
 def _at_rest(opt):
-    """List parameters with a learning rate of 0, and their values
-
-    Compiled code of Adam divides by the rate, which gives nan for a rate and a gradient of 0.
-    """
+    "List parameters with a rate of 0, by which compiled code of Adam divides, and their values"
     res = []
     for g in opt.param_groups if isinstance(opt, torch.optim.Adam) else ():
         is_on_device = isinstance(g['lr'], Tensor) and g['lr'].device.type != 'cpu'
@@ -95,22 +89,22 @@ def _at_rest(opt):
 
 def _values(opt, keys): return [[g.get(k) for k in keys] for g in opt.param_groups]
 
+# %% ../../nbs/features/13_options.ipynb #e56e0bbe
 class Options:
     "The options of an optimizer, as tensors for compiled code; the last ones may be constants"
-    def __init__(self, opt: torch.optim.Optimizer, n_moved: int = len(_MOVED), is_single: bool = False):
-        self.opt = opt
-        self.is_single = is_single      # whether the code updates one parameter at a time
+    def __init__(self, opt: torch.optim.Optimizer, n_moved: int = 4, is_single: bool = False):
+        self.opt, self.is_single = opt, is_single       # single: the code updates one parameter at a time
         self.moved, self.fixed = _MOVED[:n_moved], _MOVED[n_moved:]     # tensors, and constants
         self._constants = _values(opt, self.fixed)
         self._now, self._tensors = None, []     # values of `moved`; by group, what replaces them
 
-    def with_fewer(self) -> Any:
+    def with_fewer(self) -> 'Options | None':
         "Make one more option a constant; None if that is not possible"
         if len(self.moved) == 1: return self.one_by_one()
         return Options(self.opt, len(self.moved) - 1, self.is_single)
 
-    def one_by_one(self) -> Any:
-        "Update one parameter at a time: functions for lists take no `_Number`; None if that is not new"
+    def one_by_one(self) -> 'Options | None':
+        "Update one parameter at a time: functions for lists take no `_Number`; None if it does already"
         if self.is_single or 'foreach' not in self.opt.param_groups[0]: return None
         return Options(self.opt, is_single=True)
 
@@ -123,7 +117,8 @@ class Options:
         "Put tensors into the param groups while compiled code runs"
         groups, now = self.opt.param_groups, _values(self.opt, self.moved)
         if now != self._now: self._now, self._tensors = now, list(map(self._replaced, groups))
-        before, still = [{k: g[k] for k in o} for g, o in zip(groups, self._tensors)], _at_rest(self.opt)
+        before = [{k: g[k] for k in o} for g, o in zip(groups, self._tensors)]
+        still = _at_rest(self.opt)
         try:
             for g, o in zip(groups, self._tensors): g.update(o)
             yield
@@ -133,7 +128,7 @@ class Options:
 
     def _replaced(self, group):
         res = {k: _as_option(self.opt, k, group[k]) for k in self.moved if k in group}
-        res.update({k: None for k in ('foreach', 'fused') if group.get(k)})     # compiled code is fused already
+        res.update({k: None for k in ('foreach', 'fused') if group.get(k)})     # compiled code is fused
         return {**res, 'foreach': False} if self.is_single else res
 
 # %% ../../nbs/features/13_options.ipynb #fc6645e2

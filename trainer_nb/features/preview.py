@@ -21,44 +21,41 @@ from ..loop import Hook, Learner, as_count, as_hooks, as_metrics, lr_names
 # %% ../../nbs/features/15_preview.ipynb #09545136
 class Preview:
     "Show what schedules will do, as a chart in Jupyter"
-    def __init__(self,
-        steps: dict[str, list[float]],  # like `history.steps`: 'lr', 'lr_1', 'momentum', ...; one per training batch
-    ):
-        self.steps = steps
+    def __init__(self, steps: dict[str, list[float]]):
+        self.steps = steps      # like `history.steps`: 'lr', 'lr_1', 'momentum'; one per batch
 
     def chart(self) -> Chart:
         "Chart the learning rates, with momentum below"
-        curves = {}
-        for name, values in self.steps.items():
-            curves[name] = Envelope(500)
-            curves[name].extend(values)
         n, panels, top = max(map(len, self.steps.values())), [], 24
         for kind in 'lr', 'momentum':
-            names = [o for o in curves if o.startswith(kind)]
+            names = [o for o in self.steps if o.startswith(kind)]
             if not names: continue
             lines = []
             for name, color in zip(names, COLORS):
-                xs, *_, means = curves[name].curves()
+                curve = Envelope(500)
+                curve.extend(self.steps[name])
+                xs, *_, means = curve.curves()
                 lines.append(Line(xs, means, color, name))
             n_more, ylim = len(names) - len(lines), limits(sum([list(o.ys) for o in lines], []))
             note = f'+ {n_more} more' if n_more else ''
-            panels.append(Panel(64, top, 480, 130, lines, (1, max(n, 2)), ylim, None, n_ticks=4, note=note))
+            xlim = 1, max(n, 2)
+            panels.append(Panel(64, top, 480, 130, lines, xlim, ylim, None, n_ticks=4, note=note))
             top += 160
         panels[0].hover, panels[-1].xlabel = self._hover(n), 'batch'
         return Chart(566, top + 10, panels, alt=repr(self))
 
     def _hover(self, n, most=150):
         "Values of some batches, the last one among them"
-        return [(i + 1, ' · '.join([f'batch {i + 1:,}', *(f'{name} {v[i]:.3g}' for name, v in self.steps.items())]))
-                for i in evenly(n, most)]
+        def words(i): return [f'batch {i + 1:,}', *(f'{k} {v[i]:.3g}' for k, v in self.steps.items())]
+        return [(i + 1, ' · '.join(words(i))) for i in evenly(n, most)]
 
     def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"
         return self.chart().figure()
 
     def __repr__(self):
-        return '\n'.join(f'{name}: starts at {v[0]:.3g}, range {min(v):.3g} to {max(v):.3g}, ends at {v[-1]:.3g}'
-                         for name, v in self.steps.items())
+        return '\n'.join(f'{k}: starts at {v[0]:.3g}, range {min(v):.3g} to {max(v):.3g}, '
+                         f'ends at {v[-1]:.3g}' for k, v in self.steps.items())
 
     def _repr_mimebundle_(self, **kwargs): return self.chart().bundle()
 
@@ -67,9 +64,9 @@ def plot_schedule(learn: Learner,
     n_epochs: int | None = None,        # epochs of the fit, or
     *,
     max_steps: int | None = None,       # its optimizer steps
-    hooks: Hook | Sequence[Hook] = (),  # hooks for the fit, as `fit` takes them: `hooks=[OneCycle(.1)]`
+    hooks: Hook | Sequence[Hook] = (),  # for the fit, as `fit` takes them: `hooks=[OneCycle(.1)]`
 ) -> Preview:
-    "Show what the schedules will do in a fit, without training; rates that depend on a metric stay constant"
+    "Show what schedules will do in a fit, without training; rates by a metric stay constant"
     if (n_epochs is None) == (max_steps is None):
         raise ValueError('plot_schedule takes either n_epochs or max_steps')
     with learn.added_hooks(*as_hooks(hooks)):
@@ -77,14 +74,14 @@ def plot_schedule(learn: Learner,
         accum = getattr(learn.provider('accumulation'), 'n', learn.state.grad_accum_steps)
     n = length(learn.train_dl)
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
-    if max_steps is None: as_count('n_epochs', n_epochs)
+    as_count(*(('max_steps', max_steps) if n_epochs is None else ('n_epochs', n_epochs)))
     twin = SimpleNamespace(
-        model=learn.model, loss_fn=learn.loss_fn, opts={name: stand_in(o) for name, o in learn.opts.items()},
+        model=learn.model, loss_fn=learn.loss_fn, hooks=scheds, metrics=as_metrics(learn.metrics),
+        opts={name: stand_in(o) for name, o in learn.opts.items()}, is_own=learn.is_own,
         state=replace(learn.state, grad_accum_steps=accum, batch_idx=0),
-        hooks=scheds, bounds={'epoch': None, 'step': None}, train_dl=learn.train_dl, valid_dl=learn.valid_dl,
-        training=True, stepped=False, cancelled=None, history=None, metrics=as_metrics(learn.metrics),
-        is_own=learn.is_own)
-    end_step = None if max_steps is None else twin.state.optimizer_step + as_count('max_steps', max_steps)
+        bounds={'epoch': None, 'step': None}, train_dl=learn.train_dl, valid_dl=learn.valid_dl,
+        training=True, stepped=False, cancelled=None, history=None)
+    end_step = max_steps and twin.state.optimizer_step + max_steps
     return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(learn.opts)))
 
 # %% ../../nbs/features/15_preview.ipynb #a4c4c4c0

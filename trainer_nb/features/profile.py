@@ -27,12 +27,11 @@ class ProfileRow(NamedTuple):
     calls: int      # number of calls
     time_s: float   # seconds
 
+# %% ../../nbs/features/08_profile.ipynb #69727458
 class ProfileTable:
     "Show where the time of some training steps went: a table in Jupyter, Markdown elsewhere"
-    def __init__(self,
-        rows: list[ProfileRow],
-        n_steps: int,  # number of training batches measured
-    ): self.rows, self.n_steps = rows, n_steps
+    def __init__(self, rows: list[ProfileRow], n_steps: int):
+        self.rows, self.n_steps = rows, n_steps     # n_steps: training batches measured
 
     @property
     def time_s(self) -> float:
@@ -52,9 +51,11 @@ class ProfileTable:
         for o in self.rows:
             time_s = o.time_s/self.n_steps
             share = time_s/self.time_s
-            rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', '█'*round(20*share)])
+            numbers = f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', '█'*round(20*share)
+            rows.append([o.point, o.what, *numbers])
         head = ['when', 'what', 'calls', 'ms per step', 'share', '']
-        return [head, *rows, ['all', f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}', '', '']]
+        total = f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}'
+        return [head, *rows, ['all', *total, '', '']]
 
     def __str__(self):
         if not self.n_steps: return 'no step was measured'
@@ -83,7 +84,7 @@ class _Times:
         self.hook = hook          # left out
         self.n = self.n_open = 0  # training batches measured; those since it was opened
         self.mark = None          # what `_now` returned when it was opened; None: it is closed
-        self.spent, self.sums = Counter(), Counter()    # seconds and calls: of each step; of all, while it was open
+        self.spent, self.sums = Counter(), Counter()    # seconds and calls: of each step; of all
 
     def _others(self, learn, *points):
         calls = chain.from_iterable(map(learn.calls.at.get, points))
@@ -93,12 +94,13 @@ class _Times:
         "Run a step and time it"
         if self.mark is None: return nxt()
         inside = self._others(learn, point, *(['after_pred'] if point == 'do_step' else []))
+        def others_s(): return sum(c.time_s for _, c in inside)
         _finish(learn.device)
-        start, before = perf_counter(), sum(c.time_s for _, c in inside)
+        start, before = perf_counter(), others_s()
         try: return nxt()
         finally:
             _finish(learn.device)
-            self.spent[point] += perf_counter() - start - (sum(c.time_s for _, c in inside) - before)
+            self.spent[point] += perf_counter() - start - (others_s() - before)
             self.spent['n', point] += 1
 
 # %% ../../nbs/features/08_profile.ipynb #876b102e
@@ -126,7 +128,8 @@ class _Measurement(_Times):
         _finish(learn.device)
         res = Counter(self.spent)
         res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
-        res['own'] = sum(c.time_s for c in chain.from_iterable(learn.calls.at.values()) if c.hook is self.hook)
+        calls = chain.from_iterable(learn.calls.at.values())
+        res['own'] = sum(c.time_s for c in calls if c.hook is self.hook)
         for p, c in self._others(learn, *LIFECYCLE):
             res[p, c.hook.name] += c.time_s
             res['n', p, c.hook.name] += c.n
@@ -139,13 +142,14 @@ class _Measurement(_Times):
         loader = type(source(learn.train_dl)).__name__
         rows.append(ProfileRow('waiting', f'for data, from a {loader}', self.n, sums['waiting']))
         for p in LIFECYCLE:
-            if p in _STEP_NAMES and sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
+            if sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
             for name in dict.fromkeys(c.hook.name for _, c in self._others(learn, p)):
                 n = sums['n', p, name]
                 if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
         own = sums['own'] if learn.device.type == 'cpu' else 0.  # elsewhere it waits for the device
-        rest = sums['all'] - own - sum(o.time_s for o in rows)
-        return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', self.n, max(rest, 0.))]
+        rest = max(sums['all'] - own - sum(o.time_s for o in rows), 0.)
+        what = 'the loop: batch to the device, metrics, history'
+        return [*rows, ProfileRow('between', what, self.n, rest)]
 
 # %% ../../nbs/features/08_profile.ipynb #9336fa05
 class _Trace:
@@ -171,14 +175,14 @@ class _Trace:
 
 # %% ../../nbs/features/08_profile.ipynb #7edb822b
 class Profile(Hook):
-    "Measure where the time of some training steps goes: `profile.table`, and a file for Chrome's or Perfetto's viewer"
+    "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
     unique, in_dry_run, provides = True, False, ('profile',)
     ord = -1000
     only_looks = 'do_backward',
     def __init__(self,
         n_steps: int = 50,  # ≥ 1: number of training batches to measure
         skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
-        trace: str | Path | None = None,    # file for torch's profiler, '.json' or '.json.gz'; None: do not use it
+        trace: str | Path | None = None,    # file of torch's profiler, '.json', '.json.gz'; None: none
         n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
     ):
         for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
@@ -190,7 +194,8 @@ class Profile(Hook):
 
     def _begin(self):
         self.table, self.n_seen = ProfileTable([], 0), 0    # n_seen: training batches of the fit
-        self._times, self._trace = _Measurement(self), _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
+        self._times = _Measurement(self)
+        self._trace = _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
 
     @property
     def profiler(self) -> torch.profiler.profile | None:
@@ -235,4 +240,5 @@ class Profile(Hook):
         self.table = ProfileTable(times.rows(learn), times.n)
         times.drop()
         if self.trace and trace.profiler is None and learn.cancelled is None:
-            print(f'Profile: no trace, since it begins after {trace.first} batches, and the fit had {self.n_seen}')
+            print(f'Profile: no trace, since it begins after {trace.first} batches, '
+                  f'and the fit had {self.n_seen}')

@@ -20,13 +20,14 @@ from ..loop import Hook, Learner, matching, refuse_script
 
 # %% ../../nbs/features/11_recompute.ipynb #859a95d3
 def _find_blocks(model, patterns, who):
-    "Find blocks by name or pattern: name → module, none inside another; a container stands for its entries"
+    "Find blocks: name → module, none inside another; a container stands for its entries"
     modules, found = {name: m for name, m in model.named_modules() if name}, {}
     for pattern in patterns:
         if not (names := matching(modules, pattern)):
             top = [name for name in modules if '.' not in name] or ['none']
-            raise ValueError(f'{who}: {pattern!r} matches no module of the model, which has {", ".join(top)}; patterns '
-                             f'such as "blocks.*" match what is inside.{did_you_mean(pattern, modules)}')
+            raise ValueError(f'{who}: {pattern!r} matches no module of the model, which has '
+                             f'{", ".join(top)}; patterns such as "blocks.*" match what is inside.'
+                             f'{did_you_mean(pattern, modules)}')
         for name in names:
             refuse_script(modules[name], who)
             found |= _callable(name, modules[name])
@@ -46,10 +47,12 @@ class _Blocks(Hook):
     in_dry_run = True
     runs_before = 'Compile',
 
-    def __init__(self, *blocks):
+    def __init__(self,
+        *blocks: str,   # names of modules, or patterns with * ? []: 'blocks.*', 'body'
+    ):
         if not blocks or not all(isinstance(o, str) and o for o in blocks):
-            raise TypeError(f'{self.name} got {", ".join(map(repr, blocks)) or "nothing"}: expected names of modules, '
-                            f'or patterns such as {self.name}("blocks.*")')
+            raise TypeError(f'{self.name} got {", ".join(map(repr, blocks)) or "nothing"}: expected '
+                            f'names of modules, or patterns such as {self.name}("blocks.*")')
         self.blocks, self.wrapped = blocks, []      # wrapped: modules with a wrapped forward
 
     def before_fit(self, learn: Learner) -> None:
@@ -58,13 +61,14 @@ class _Blocks(Hook):
         self.after_fit(learn)
         others = sum([h.wrapped for h in learn.hooks if isinstance(h, _Blocks)], [])
         for name, m in found.items():
-            own = vars(m).get('forward')        # a model that was copied or saved during a fit has one of that fit
-            is_old = unwrap(getattr(own, '__func__', own)) is type(m).forward and not any(m is o for o in others)
-            if own is not None and not is_old: raise ValueError(
-                f'{self.name}: {name} already has a forward that was set on the object, by another hook, such as '
-                'Recompute or Offload, or by your code: keep only one of them')
+            own = vars(m).get('forward')    # a model copied during a fit has one of that fit
+            is_old = unwrap(getattr(own, '__func__', own)) is type(m).forward
+            if own is None or is_old and not any(m is o for o in others): continue
+            raise ValueError(
+                f'{self.name}: {name} already has a forward that was set on the object, by another '
+                'hook, such as Recompute or Offload, or by your code: keep only one of them')
         for m in found.values():
-            m.forward = MethodType(self._around(type(m).forward), m)    # bound: a copy of the module calls its own
+            m.forward = MethodType(self._around(type(m).forward), m)   # bound: copies call their own
             self.wrapped.append(m)
 
     def _around(self, forward):
@@ -81,8 +85,8 @@ class _Blocks(Hook):
 # %% ../../nbs/features/11_recompute.ipynb #09e45463
 def _counting(m):
     "List the norms in a block that keep running statistics, in training"
-    return [o for o in m.modules()
-            if isinstance(o, (*BATCH_NORMS, *INSTANCE_NORMS)) and o.training and o.running_mean is not None]
+    norms = [o for o in m.modules() if isinstance(o, (*BATCH_NORMS, *INSTANCE_NORMS))]
+    return [o for o in norms if o.training and o.running_mean is not None]
 
 @contextmanager
 def _not_counting(norms):
@@ -98,27 +102,19 @@ def _not_counting(norms):
 # %% ../../nbs/features/11_recompute.ipynb #c50a884e
 @unproven('Recompute')
 class Recompute(_Blocks):
-    """Activation checkpointing: keep only the inputs of some blocks, and recompute the rest in backward
+    """Activation checkpointing: keep the inputs of some blocks, and recompute the rest in backward
 
-    Running statistics of BatchNorm and InstanceNorm count a batch once. A block that changes other buffers
-    of its own changes them again when it is recomputed.
+    Running statistics of BatchNorm and InstanceNorm count a batch once. A block that changes other
+    buffers of its own changes them again when it is recomputed.
     """
-    def __init__(self,
-        *blocks: str,  # names of modules, or patterns with * ? []: 'blocks.*', 'body'
-    ): super().__init__(*blocks)
-
     def _call(self, m, forward, args):
-        norms = [] if torch.compiler.is_compiling() else _counting(m)       # compiled code repeats no side effect
+        norms = [] if torch.compiler.is_compiling() else _counting(m)   # compiled: no side effect twice
         quiet = {'context_fn': lambda: (nullcontext(), _not_counting(norms))} if norms else {}
         return checkpoint(forward, *args, use_reentrant=False, **quiet)
 
 @unproven('Offload')
 class Offload(_Blocks):
     "Keep in host memory what some blocks save for backward"
-    def __init__(self,
-        *blocks: str,  # names of modules, or patterns with * ? []: 'blocks.*', 'body'
-    ): super().__init__(*blocks)
-
     def before_fit(self, learn: Learner) -> None:
         self.is_pinned = learn.device.type == 'cuda'
         super().before_fit(learn)

@@ -69,13 +69,14 @@ def warmup(
     curve: Callable,     # function of a position in [0, 1], for the rest
     start: float = .01,  # first value, as a fraction of the curve's first value
 ) -> Callable[[float], float]:  # position in [0, 1] → value
-    "Rise in a straight line to the start of a curve, then follow it; raises TypeError or ValueError"
-    if isinstance(share, bool): raise TypeError(f'warmup got the share {share}: expected a number in [0, 1)')
+    "Rise in a straight line to the start of a curve, then follow it; raises TypeError, ValueError"
+    if isinstance(share, bool):
+        raise TypeError(f'warmup got the share {share}: expected a number in [0, 1)')
     return combine([share, 1 - share], [linear(start*curve(0.), curve(0.)), curve])
 
 # %% ../../nbs/features/06_schedule.ipynb #e70b90d4
 def planned_steps(learn: Learner, since: Any = None, unit: str = 'step') -> int | None:
-    "Count the optimizer steps, or epochs, of a fit from `since`, (step, epoch), on; None if that is unknown"
+    "Count the optimizer steps, or epochs, of a fit from `since`, (step, epoch), on; None: unknown"
     step, epoch = since or (learn.state.optimizer_step, learn.state.epoch)
     bounds, n = learn.bounds, length(learn.train_dl)
     in_epoch = n and math.ceil(n/learn.state.grad_accum_steps)
@@ -95,7 +96,7 @@ class Scheduler(Hook):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
         self.since = None  # (optimizer step, epoch) at the fit's start
         self.held = None   # optimizer's name → values of its groups at the fit's start
-        self._of = {}      # name → the optimizer of these groups; none if they come from a checkpoint
+        self._of = {}      # name → optimizer of these groups; none if they are from a checkpoint
 
     def optimizers(self, learn: Learner) -> dict[str, torch.optim.Optimizer]:
         "Return the optimizers to schedule"
@@ -106,20 +107,20 @@ class Scheduler(Hook):
     def before_fit(self, learn: Learner) -> None:
         self.optimizers(learn)
         if not learn.bounds['epoch'] and not learn.bounds['step']: self.put_back(learn)
-        elif learn.fitting.train is not None: self.before_epoch(learn)      # resumed in the middle of an epoch
+        elif learn.fitting.train is not None: self.before_epoch(learn)      # resumed in mid-epoch
 
     def begin(self, learn: Learner) -> None:
         "Save the values of the param groups at the start of a fit"
         self.since = learn.state.optimizer_step, learn.state.epoch
         self._of = dict(self.optimizers(learn))
-        self.held = {name: [group_values(g) for g in opt.param_groups] for name, opt in self._of.items()}
+        self.held = {name: [*map(group_values, o.param_groups)] for name, o in self._of.items()}
 
     def n_planned(self, learn: Learner, unit: str = 'step') -> int:
         "Count the steps, or epochs, of the whole fit; raises ValueError if their number is unknown"
         n = planned_steps(learn, self.since, unit) if self.n_steps is None else self.n_steps
         if n is None:
-            raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl has no length: '
-                             'pass n_steps, or fit(max_steps=...)')
+            raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl '
+                             'has no length: pass n_steps, or fit(max_steps=...)')
         return n
 
     def after_fit(self, learn: Learner) -> None:
@@ -146,15 +147,16 @@ def set_group(group: dict, values: dict) -> None:
 # %% ../../nbs/features/06_schedule.ipynb #64446b3a
 class Schedule(Scheduler):
     "Set learning rates and momentum by curves over the optimizer steps of one fit"
-    state_kinds = {**Scheduler.state_kinds, 'last': {str: [(int, float, Tensor)]}, 'factors': {str: [(int, float)]}}
+    state_kinds = {**Scheduler.state_kinds, 'last': {str: [(int, float, Tensor)]},
+                   'factors': {str: [(int, float)]}}
 
     def __init__(self,
-        lr: Callable | None = None,        # position in [0, 1] → factor of each group's learning rate
-        momentum: Callable | None = None,  # position → momentum, or the first of `betas`; it skips groups without it
+        lr: Callable | None = None,        # position in [0, 1] → factor of each group's rate
+        momentum: Callable | None = None,  # position → momentum, or first of `betas`, where there is one
         *,
-        lr_max: float | Mapping | None = None,  # rate > 0 at factor 1 of the group with the largest rate, other groups
-                                                # in their ratio; or by group as in `Learner(lr=...)`, or by
-                                                # optimizer's name; None: the groups' own rates
+        lr_max: float | Mapping | None = None,  # rate > 0 at factor 1 of the group with the largest rate;
+                                                # or by group as in `Learner(lr=...)`, or by optimizer's
+                                                # name; None: the groups' own rates
         n_steps: int | None = None,        # optimizer steps of the curves; None: those of the fit
         opt: str | None = None,            # name of the only optimizer to schedule; None: all
     ):
@@ -162,14 +164,14 @@ class Schedule(Scheduler):
         if isinstance(lr_max, Mapping) and not lr_max:
             raise ValueError('lr_max is an empty dict: expected a number above 0 by optimizer')
         for name, o in dict(lr=lr, momentum=momentum).items():
-            if o is not None and not callable(o):
-                raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
+            if o is None or callable(o): continue
+            raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
         if lr_max is not None:
             for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]:
                 for rate in o.values() if isinstance(o, Mapping) else [o]: as_rate('lr_max', rate)
         self.lr, self.momentum, self.lr_max = lr, momentum, lr_max
-        self.last, self.factors = {}, {}    # rates that were set; factors by which others changed them
-        self.n = None       # steps of the running fit, fixed at its start: stopping early does not change the curve
+        self.last, self.factors = {}, {}    # rates that were set; factors of others
+        self.n = None       # steps of the fit, fixed at its start: stopping early changes no curve
         self.tops = {}      # optimizer's name → rates at factor 1 of its groups
 
     def before_fit(self, learn: Learner) -> None:
@@ -178,10 +180,10 @@ class Schedule(Scheduler):
             if h is self or not isinstance(h, Scheduler) or h.reacts: continue
             both = mine & h.optimizers(learn).keys()
             if both: raise ValueError(
-                f'{self.name} and {h.name} both set the learning rate of {", ".join(map(repr, both))}: '
-                'remove one, or give each its own opt')
+                f'{self.name} and {h.name} both set the learning rate of '
+                f'{", ".join(map(repr, both))}: remove one, or give each its own opt')
         self.n, self.tops = None, {}
-        for name, opt in self.optimizers(learn).items(): self._tops(learn, name, opt.param_groups)      # may refuse
+        for name, opt in self.optimizers(learn).items(): self._tops(learn, name, opt.param_groups)
         super().before_fit(learn)
 
     def _tops(self, learn, name, groups):
@@ -220,8 +222,8 @@ class Schedule(Scheduler):
     def _checked(self, what, curve, pos, most):
         value = curve(pos)
         if not isinstance(value, bool) and 0 <= value <= most and value < math.inf: return value
-        raise ValueError(f'{self.name}: the {what} is {value} at position {pos:.4g} of the schedule: '
-                         f'expected a number from 0 to {most}')
+        raise ValueError(f'{self.name}: the {what} is {value} at position {pos:.4g} of the '
+                         f'schedule: expected a number from 0 to {most}')
 
     def _set_lrs(self, name, groups, factor):
         factors = self.factors[name]
@@ -235,7 +237,7 @@ class Schedule(Scheduler):
             if 'betas' in g: g['betas'] = value, *g['betas'][1:]
             elif g.get('momentum'): g['momentum'] = value
             else: continue
-            now = learn if learn.training else learn.fitting.train.sums      # resumed: the fit is not training yet
+            now = learn if learn.training else learn.fitting.train.sums   # resumed, not training
             now.record('momentum' + column.removeprefix('lr'), value)
 
 # %% ../../nbs/features/06_schedule.ipynb #e3b6e03d
@@ -243,18 +245,17 @@ class OneCycle(Schedule):
     "Run one cycle of learning rate and momentum over the whole fit, along half cosine waves"
     unique = True
     def __init__(self,
-        lr_max: float | Mapping | None = None,  # highest learning rate, that of the group with the largest one, or by
-                                                # group, as in `Schedule`
+        lr_max: float | Mapping | None = None,  # highest learning rate, as in `Schedule`
         *,
         pct_start: float = .25,  # share of the steps in which the rate grows, in (0, 1)
         div: float = 25.,        # lr_max divided by the first rate
         div_final: float = 1e5,  # lr_max divided by the last rate
-        moms: Sequence[float] | None = (.95, .85, .95),  # momentum at the start, at the highest rate and at the end;
-                                                         # None: do not change it
+        moms: Sequence[float] | None = (.95, .85, .95),  # momentum at start, top and end
         n_steps: int | None = None,  # as in `Schedule`
         opt: str | None = None,      # as in `Schedule`
     ):
-        if not 0 < pct_start < 1: raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
+        if not 0 < pct_start < 1:
+            raise ValueError(f'pct_start is {pct_start}: expected a number between 0 and 1')
         for name, o in dict(div=div, div_final=div_final).items(): as_rate(name, o)
         shares = [pct_start, 1 - pct_start]
         lr = combine(shares, [cosine(1/div, 1.), cosine(1., 1/div_final)])
@@ -266,8 +267,7 @@ class WarmupCosine(Schedule):
     "Rise to the learning rate in a straight line, then fall along half a cosine wave"
     unique = True
     def __init__(self,
-        lr_max: float | Mapping | None = None,  # highest learning rate, that of the group with the largest one, or by
-                                                # group, as in `Schedule`
+        lr_max: float | Mapping | None = None,  # highest learning rate, as in `Schedule`
         *,
         warmup: float = .1,     # share of the steps in which the rate grows, in [0, 1)
         start: float = .01,     # first rate, as a share of the highest one

@@ -62,14 +62,14 @@ def _grid(layers):
 
 # %% ../../nbs/features/12_strips.ipynb #4f909a9b
 def _draw_strip(ax, at, bins, mean, n):
-    "Draw the histograms of a layer, (measurements, N_BINS), with `n` bins on each side of 0, and its mean"
+    "Draw histograms of a layer, (measurements, N_BINS), `n` bins on each side of 0, and its mean"
     mid, edge = N_BINS//2, (n + .5)*2*EDGE/N_BINS
     end = at[-1] + (at[-1] - at[-2] if len(at) > 1 else 1)
     levels = _levels(bins)[mid - n:mid + n + 1].tolist()
     if not mean.isfinite().any() and not any(map(any, levels)): ax.set_facecolor('#eeeeee')
     else:
-        ax.imshow(levels, aspect='auto', origin='lower', cmap='viridis', vmin=0, vmax=1, interpolation='nearest',
-                  extent=(at[0], end, -edge, edge))
+        ax.imshow(levels, aspect='auto', origin='lower', cmap='viridis', vmin=0, vmax=1,
+                  interpolation='nearest', extent=(at[0], end, -edge, edge))
         xs = [a + (end - at[0])/len(at)/2 for a in at]
         ax.plot(xs, mean.clamp(-99, 99).asinh().tolist(), color='white', lw=.7)
     marks = [o for o in (-10, -1, 0, 1, 10) if abs(math.asinh(o)) < edge*.95]
@@ -82,7 +82,8 @@ def _draw_strip(ax, at, bins, mean, n):
 def _draw_curve(ax, at, ys, color, lim, is_share):
     "Draw a number of a layer, a share or one on a logarithmic scale"
     if not any(map(math.isfinite, ys)): return ax.set_axis_off()
-    ax.plot(at, ys, color=color, lw=1.2, marker='o' if len(ys) == 1 else None, ms=3, clip_on=len(ys) > 1)
+    marker = 'o' if len(ys) == 1 else None
+    ax.plot(at, ys, color=color, lw=1.2, marker=marker, ms=3, clip_on=marker is None)
     if is_share:
         ax.fill_between(at, ys, color=color, alpha=.25, lw=0)
         ax.set_yticks([0, 1])
@@ -105,9 +106,9 @@ _CURVES = {'deviation': ('deviation', COLORS[0]), 'dead': ('dead units', ALARM),
            'update': ('update / weight', COLORS[2])}
 
 def layers_figure(layers: list, at: list[int], values: dict[str, Tensor], most: int = 12) -> Any:
-    """Draw a row for each of `most` layers: a strip, and curves of deviation, dead units and step sizes
+    """Draw a row for each of `most` layers: a strip, curves of deviation, dead units, step sizes
 
-    `layers`: (name, class) of each; `at`: batch of each measurement; `values`: as `Activations.values`.
+    `layers`: (name, class) of each; `at`: batches of the `values`, as of `Activations`.
     """
     shown = spread(len(layers), most)
     v = {k: o[:, shown] for k, o in values.items()}
@@ -121,7 +122,8 @@ def layers_figure(layers: list, at: list[int], values: dict[str, Tensor], most: 
     for ax, title in zip(axes[0], ['outputs', *(title for title, _ in _CURVES.values())]):
         ax.set_title(title, fontsize=8, color=INK, pad=4)
     n, m = len(shown), len(layers)
-    strip.set_xlabel('batch' if n == m else f'batch; {n} of {m} layers', fontsize=8, color=INK, labelpad=1)
+    label = 'batch' if n == m else f'batch; {n} of {m} layers'
+    strip.set_xlabel(label, fontsize=8, color=INK, labelpad=1)
     return fig
 
 # %% ../../nbs/features/12_strips.ipynb #cc96afdf
@@ -163,7 +165,7 @@ def _strip_png(bins):
     "Draw histograms side by side, (n, bins), the highest values on top"
     from PIL import Image
     levels, file = (255*_levels(bins)).round().byte().flip(0), BytesIO()
-    image = Image.frombytes('P', (levels.shape[1], levels.shape[0]), bytes(levels.flatten().tolist()))
+    image = Image.frombytes('P', tuple(levels.T.shape), bytes(levels.flatten().tolist()))
     image.putpalette(_palette())
     image.save(file, 'png')
     return file.getvalue()
@@ -178,8 +180,8 @@ def _line(label, strip, *numbers):
 
 def _words(batch, numbers):
     "The numbers of a measurement, for one who points at it"
-    known = zip(_FORMATS.items(), numbers)
-    return ' · '.join([f'batch {batch:,}', *(f'{k} {v:{form}}' for (k, form), v in known if not math.isnan(v))])
+    known = [(k, o) for k, o in zip(_FORMATS, numbers) if not math.isnan(o)]
+    return ' · '.join([f'batch {batch:,}', *(f'{k} {o:{_FORMATS[k]}}' for k, o in known)])
 
 # %% ../../nbs/features/12_strips.ipynb #638a3c2a
 _TEXT = '#777777'
@@ -196,9 +198,9 @@ def _on_any_page(fig):
 
 def layers_html(layers: list, at: list[int], values: dict[str, Tensor], most: int = 12) -> str:
     "Write `layers_figure` as HTML, for light and dark pages; point at a place to read its numbers"
-    fig, alt = _on_any_page(layers_figure(layers, at, values, most)), f'outputs of {len(layers)} layers over time'
+    fig, columns = _on_any_page(layers_figure(layers, at, values, most)), []
     png, size = fig._repr_png_()
-    width, height, columns = size['width'], size['height'], []
+    width, height, alt = size['width'], size['height'], f'outputs of {len(layers)} layers over time'
     numbers = torch.stack([values[k] for k in _FORMATS], -1)
     numbers = numbers[:, spread(len(layers), most)].tolist()
     for i, ax in enumerate(fig.axes):
@@ -210,19 +212,17 @@ def layers_html(layers: list, at: list[int], values: dict[str, Tensor], most: in
         place = box.x0*width, (1 - box.y1)*height, box.width*width, box.height*height
         panel = Panel(*place, [], (left, right), (0, 1), hover=hover)
         columns.append(html_hover([panel], width, height, 10))
-    return (f'<style>{HOVER_CSS}</style><div style="position:relative;width:{width}px;max-width:100%">'
-            f'{html_img(fewer_colors(png, 256), alt, width)}{"".join(columns)}</div>')
+    image, style = html_img(fewer_colors(png, 256), alt, width), f'width:{width}px;max-width:100%'
+    return (f'<style>{HOVER_CSS}</style><div style="position:relative;{style}">'
+            f'{image}{"".join(columns)}</div>')
 
 # %% ../../nbs/features/12_strips.ipynb #034d3994
 class LiveStrips:
     "HTML of a strip for each layer, which reads each measurement from its device once"
-    def __init__(self): self._read, self._drawn = {}, (None, '')    # by batch; what was drawn, and its HTML
+    def __init__(self): self._read, self._drawn = {}, (None, '')    # by batch; what was drawn, its HTML
 
     def html(self, layers: list, at: list[int], rows: list[Tensor], is_waiting: bool, most: int = 8) -> str:
-        """Draw strips of `most` layers, unless nothing is new
-
-        `rows`: measurements, (layers, 4 + N_BINS); `is_waiting`: whether a number of the newest is still to come.
-        """
+        "Draw `most` layers of measurements, unless nothing is new; `is_waiting`: for the newest's step"
         at, shown = at[:len(rows)], spread(len(layers), most)
         what = len(rows), at[-1], is_waiting
         if what != self._drawn[0]:
@@ -233,8 +233,9 @@ class LiveStrips:
         return self._drawn[1]
 
     def _newest(self, at, rows, shown):
-        "Rows of some layers, (n, layers, 4 + N_BINS), on the host; the newest is read until it is complete"
-        new = {k: torch.stack([row[i] for i in shown]) for k, row in zip(at, rows) if k not in self._read}
+        "Rows of some layers, (n, layers, 4 + N_BINS), on the host; the newest until it is complete"
+        new = {k: row for k, row in zip(at, rows) if k not in self._read}
+        new = {k: torch.stack([row[i] for i in shown]) for k, row in new.items()}
         if new: self._read.update(zip(new, torch.stack([*new.values()]).cpu()))
         self._read = {k: self._read[k] for k in at}
         res = torch.stack([*self._read.values()])
@@ -250,7 +251,8 @@ class LiveStrips:
         image = b64encode(_strip_png(row[:, mid - n:mid + n + 1])).decode()
         style = 'display:block;width:100%;height:28px;margin:0;image-rendering:pixelated'
         hover = [(k + .5, _words(b, o)) for k, (b, o) in enumerate(zip(at, row[:, :4].tolist()))]
-        columns = html_hover([Panel(0, 0, 360, 28, [], (0, len(at)), (0, 1), hover=hover)], 360, 28, 12)
+        panel = Panel(0, 0, 360, 28, [], (0, len(at)), (0, 1), hover=hover)
+        columns = html_hover([panel], 360, 28, 12)
         strip = f'<img alt="{alt}" src="data:image/png;base64,{image}" style="{style}">'
         strip = f'<div style="position:relative">{strip}{columns}</div>'
         return _line(f'{short(name)} {kind}', strip, *numbers)

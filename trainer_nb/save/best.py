@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base import format_value
-from ..loop import Learner, as_mode, rank
-from .files import Folder
+from ..loop import Learner, as_mode
+from .files import Folder, best_of
 from .rewind import folder_of
 from .shards import read_parts
 from .snapshot import restore_weights
@@ -20,34 +20,34 @@ from .snapshot import restore_weights
 def find_best(
     folder: str | Path,
     run: str | None = None,     # id of the run; None: the newest
-    monitor: str | None = None, # column of the epoch table; None: what the newest checkpoint monitored
+    monitor: str | None = None, # column of the epoch table; None: that of the newest checkpoint
 ) -> dict[str, Any]:            # manifest
-    "Return the manifest of a run's best checkpoint; raises FileNotFoundError, or ValueError if none was rated"
+    "Return the manifest of a run's best checkpoint; raises FileNotFoundError or ValueError"
     mine = Folder(folder).of_run(run)
     monitor = monitor or mine[-1].get('monitor')
     rated = [o for o in mine if o['metric'] is not None and o.get('monitor') == monitor]
     if not rated: raise ValueError(
-        f'no checkpoint in {folder} is rated by {monitor}: that needs the end of an epoch with this column. '
-        'Checkpoint(folder, monitor=...) chooses the column, and a valid_dl makes those of validation')
-    mode = rated[-1].get('mode') or as_mode(None, monitor)
-    return min(rated, key=lambda o: rank(o['metric'], o.get('loss'), mode))
+        f'no checkpoint in {folder} is rated by {monitor}: that needs the end of an epoch with this '
+        'column. Checkpoint(folder, monitor=...) chooses the column, and a valid_dl makes those of validation')
+    return best_of(rated, monitor, rated[-1].get('mode') or as_mode(None, monitor))
 
 def load_best(
     learn: Learner,
     folder: str | Path | None = None,   # of the checkpoints; None: that of the hook `Checkpoint`
 ) -> None:
-    """Load the weights of the best checkpoint, by the column that it monitored; all else stays as it is
+    """Load the weights of the best checkpoint, by the column that it monitored, and nothing else
 
     Raises ValueError, with nothing changed, for the checkpoint of a different model.
     """
     path, hook = folder_of(learn, folder, 'load_best',
                            '. Without files, fit(..., keep_best=True) ends with the best weights')
     if hook is not None: hook.finish()
-    manifest = learn.world.first(find_best(path, *((hook.run, hook.monitor) if hook is not None else ())))
+    which = () if hook is None else (hook.run, hook.monitor)
+    manifest = learn.world.first(find_best(path, *which))
     file = path/manifest['file']
     state = read_parts(Folder(path).read(manifest), file.with_suffix('.parts'), learn.world)
     restore_weights(learn, state)
-    i, rows = manifest['epoch'] - 1, learn.history.epoch_rows
-    if i < len(rows) and rows[i].get(manifest['monitor']) == manifest['metric']: learn.history.kept = i
+    i, rows, monitor = manifest['epoch'] - 1, learn.history.epoch_rows, manifest['monitor']
+    if i < len(rows) and rows[i].get(monitor) == manifest['metric']: learn.history.kept = i
     value = format_value(manifest['metric'])
-    print(f'{file.name}: {manifest["monitor"]} was best in epoch {i} ({value}); these weights are loaded')
+    print(f'{file.name}: {monitor} was best in epoch {i} ({value}); these weights are loaded')

@@ -17,15 +17,15 @@ from torch.optim import Optimizer
 
 from ..base import did_you_mean, map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, is_skipped, rank
-from .files import Folder, find
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, is_skipped
+from .files import Folder, best_of, find
 from .shards import StateWriter, read_parts, take_out
 from .snapshot import capture, restore
 from .states import arrived, check_plain, host_copy, read_state, write_state
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
 def _parse_every(every):
-    "Read `every` of `Checkpoint`; return (steps or None, seconds or None), both None for the end of each epoch"
+    "Read `every` of `Checkpoint`; return (steps or None, seconds or None), both None for epochs"
     if every == 'epoch': return None, None
     if isinstance(every, int) and not isinstance(every, bool) and every >= 1: return every, None
     m = re.fullmatch(r'(\d+(?:\.\d+)?) *(s|min|h)', every) if isinstance(every, str) else None
@@ -35,10 +35,10 @@ def _parse_every(every):
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b387a6c7
 class Checkpoint(Hook):
-    """Save the complete state of training: at intervals, when it is stopped or interrupted, and when it ends
+    """Save the complete state of training: at intervals, when stopped or interrupted, at its end
 
-    Keeps the last `keep` checkpoints and the one with the best `monitor`, and never touches those of
-    other runs in the folder. `learn.fit(n, resume=True)` resumes from the newest.
+    Keeps the last `keep` checkpoints and the one with the best `monitor`, and never touches those
+    of other runs in the folder. `learn.fit(n, resume=True)` resumes from the newest.
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
     provides = 'checkpoints',
@@ -47,23 +47,24 @@ class Checkpoint(Hook):
     state_kinds = {'run': (None, str)}
 
     def __init__(self,
-        folder: str | Path,                 # created if it does not exist
-        every: str | int = 'epoch',         # 'epoch', number of optimizer steps, or a duration, '10min'
-        keep: int = 3,                      # ≥ 1: number of the latest checkpoints to keep
-        monitor: str | None = 'valid_loss', # column of the epoch table; None: keep no best checkpoint
-        mode: str | None = None,            # 'min' or 'max': which values are better; None: by the name
-        strict: bool = False,               # True: an error while saving ends training; False: a warning
-        skip: bool = False,     # True: samples draw no random numbers: a stock loader skips them unread
-        what: str = 'all',      # 'trainable': leave out frozen weights, as of a model with an adapter; the program that
-                                # loads the checkpoint must bring the same ones, which is checked
-    ):                          # raises NotADirectoryError if `folder` is a file
+        folder: str | Path,          # created if it does not exist
+        every: str | int = 'epoch',  # 'epoch', number of optimizer steps, or a duration, '10min'
+        keep: int = 3,               # ≥ 1: number of the latest checkpoints to keep
+        monitor: str | None = 'valid_loss', # column of the epoch table; None: keep no best one
+        mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name
+        strict: bool = False,        # True: an error while saving ends training; False: a warning
+        skip: bool = False,  # True: samples draw no random numbers: a loader skips them unread
+        what: str = 'all',   # 'trainable': leave out frozen weights; the program that loads
+                             # the checkpoint must bring the same ones, which is checked
+    ):                       # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
-        if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
+        if what not in ('all', 'trainable'):
+            raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
         self.strict, self.skip, self.what = strict, skip, what
         self.run = None                 # id of the run, in the manifests that it writes
-        self._owner = None              # weak reference to the learner that it saves; None: the next one
+        self._owner = None              # weak reference to the learner it saves; None: the next one
         self._latest = None             # `StateWriter` whose result is not reported yet
         self.saved_at = None            # `_where` of the last save
         self.due = math.inf             # clock of the next save
@@ -71,7 +72,7 @@ class Checkpoint(Hook):
         self.is_tried = False           # whether the state of this fit can be saved
         self.stall_s, self.n_saves = 0., 0      # seconds for which training waited; number of saves
 
-    def __getstate__(self): return {**vars(self), '_owner': None}   # a copy may be of a copied learner
+    def __getstate__(self): return {**vars(self), '_owner': None}   # a copy may save another learner
 
     def _saves_another(self, learn):
         "Return whether it has saved another learner, as in a loop over folds"
@@ -86,7 +87,7 @@ class Checkpoint(Hook):
         self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
         if self.what == 'trainable' and learn.world.is_sharded: raise ValueError(
-            "Checkpoint(what='trainable') needs whole weights, and here they are sharded: leave out `what`")
+            "Checkpoint(what='trainable') needs whole weights, and these are sharded: leave out `what`")
         if learn.is_main:
             self.folder.lock.acquire()
             self.folder.tidy()
@@ -110,14 +111,13 @@ class Checkpoint(Hook):
 
     def after_epoch(self, learn: Learner) -> None:
         self._report()
-        value, best, row = self._value(learn), self.best(), learn.history.epoch_rows[-1]
+        mine, row = self._rating(learn), learn.history.epoch_rows[-1]
         is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        mine = {'metric': value, 'loss': self._value(learn, 'valid_loss')}
-        is_better = value is not None and (best is None or self._rank(mine) < self._rank(best))
+        is_better = best_of([self.best() or mine, mine], self.monitor, self.mode) is mine
         if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
-        if self.monitor not in (None, 'valid_loss', *row) and not is_skipped(self.monitor, row): raise ValueError(
-            f'Checkpoint monitors {self.monitor!r}, but the columns are {", ".join(row)}.'
-            f'{did_you_mean(self.monitor, row)}')
+        if self.monitor in (None, 'valid_loss', *row) or is_skipped(self.monitor, row): return
+        raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are '
+                         f'{", ".join(row)}.{did_you_mean(self.monitor, row)}')
 
     def after_cancel(self, learn: Learner) -> None:
         is_between_batches = learn.fitting.rng_states is not None
@@ -128,20 +128,18 @@ class Checkpoint(Hook):
         try: self.finish()
         finally: self.folder.lock.release()
 
-    def _value(self, learn, column=None):
-        "Return the monitored value, or that of another column, at the end of an epoch; None if there is none"
+    def _rating(self, learn):
+        "Return the values of the epoch by which states are compared; they are None in an epoch"
         fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
-        if self.monitor is None or not rows or fit is None or fit.train is not None: return None
-        v = rows[-1].get(column or self.monitor, math.nan)
-        return v if v == v else None        # not nan
+        is_rated = self.monitor is not None and rows and fit is not None and fit.train is None
+        row = {k: v for k, v in rows[-1].items() if v == v} if is_rated else {}     # without nan
+        return {'monitor': self.monitor, 'metric': row.get(self.monitor), 'loss': row.get('valid_loss')}
+
+    def _mine(self): return [o for o in self.folder.manifests() if o['run'] == self.run]
 
     def best(self) -> dict[str, Any] | None:
         "Return the manifest of the best checkpoint of this run; None if there is none"
-        mine = [o for o in self.folder.manifests()
-                if o['run'] == self.run and o['metric'] is not None and o.get('monitor') == self.monitor]
-        return min(mine, key=self._rank, default=None)
-
-    def _rank(self, manifest): return rank(manifest['metric'], manifest.get('loss'), self.mode)
+        return best_of(self._mine(), self.monitor, self.mode)
 
     def _where(self, learn):
         "Return the position of training, to compare with others"
@@ -159,8 +157,9 @@ class Checkpoint(Hook):
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
         self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step, self.what)
+        info = self._info(learn) if learn.is_main else None
         def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # lost ranks
-        self._latest.start(learn, self._info(learn) if learn.is_main else None, patience, self._prune)
+        self._latest.start(learn, info, patience, self._prune)
         self.saved_at, self.n_saves = where, self.n_saves + 1
         if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
         self.stall_s += perf_counter() - start
@@ -170,15 +169,15 @@ class Checkpoint(Hook):
     def _info(self, learn):
         "Return what the manifest says of a state"
         fit, s = learn.fitting or learn.stopped, learn.state
-        return {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
-                'monitor': self.monitor, 'mode': self.mode,
-                'metric': self._value(learn), 'loss': self._value(learn, 'valid_loss'),
+        return {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch,
+                'position': learn.position, 'mode': self.mode, **self._rating(learn),
                 'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
 
     def _prune(self):
-        best, mine = self.best(), [o for o in self.folder.manifests() if o['run'] == self.run]
+        mine = self._mine()
+        best = best_of(mine, self.monitor, self.mode)
         for o in mine[:-self.keep]:
-            if best is None or o['n'] != best['n']: self.folder.drop(o)
+            if o is not best: self.folder.drop(o)
 
     def finish(self) -> None:
         "Wait until the last save is on disk"
@@ -193,9 +192,8 @@ class Checkpoint(Hook):
         self.saved_at = None
         if self.strict: raise e
         text = f'{type(e).__name__}: {e}'
-        if text not in self.warned:
-            warnings.warn(f'Checkpoint: nothing was saved in {self.folder.path} ({text}); training continues',
-                          stacklevel=4)
+        if text not in self.warned: warnings.warn(
+            f'Checkpoint: nothing was saved in {self.folder.path} ({text}); training continues', stacklevel=4)
         self.warned.add(text)
 
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
@@ -210,12 +208,13 @@ def _try(learn):
     try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
     except (ValueError, RuntimeError, OSError): return      # not of the state: `save` warns of it
     except TypeError as e:
-        e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, either: '
-                   'define state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
+        e.add_note('raised by Checkpoint after the first batch, since nothing could be saved later, '
+                   'either: define state_dict() and load_state_dict() for the object that holds it, '
+                   'or remove Checkpoint')
         raise
 
 def _unsaved(opt):
-    "Name the optimizer inside another one whose state the outer one does not save, as in many versions of SAM"
+    "Name an optimizer inside another one that does not save its state, as in many versions of SAM"
     saved = set()
     map_tensors(lambda t: saved.add(t.data_ptr()), opt.state_dict())
     for name, o in vars(opt).items():
@@ -243,7 +242,8 @@ def resume_from(learn: Learner, source: bool | str | Path) -> bool:
         source = hook.folder.path
     found = find(source, learn.world.size) if learn.is_main else None
     path = learn.world.first(found and found[1])
-    state = read_parts(found[0] if found else read_state(path), path.with_suffix('.parts'), learn.world)
+    state = found[0] if found else read_state(path)
+    state = read_parts(state, path.with_suffix('.parts'), learn.world)
     notes = restore(learn, state, learn.fitting, skip=hook is not None and hook.skip)
     for note in notes: warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = hook._where(learn)
@@ -288,6 +288,7 @@ def load_state(learn: Learner, path: str | Path) -> list[str]:
     notes = restore(learn, state, fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model
-    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)      # for those who look
-    learn.stopped = fit if fit.is_open(learn.state) and (fit.plan.end_epoch or fit.plan.end_step) else None
+    if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)  # for those who look
+    has_end = fit.plan.end_epoch or fit.plan.end_step
+    learn.stopped = fit if has_end and fit.is_open(learn.state) else None
     return notes

@@ -49,7 +49,7 @@ class EarlyStopping(Hook):
     def _reset(self):
         self.best = self.best_epoch = None
         self.n_waited, self.is_over = 0, False
-        self.weights = self.average = None      # the best weights, and the state of the average then
+        self.weights = self.average = None  # the best weights, and the state of the average then
         self.buffers = []                       # those that `state_dict` leaves out, then
 
     def before_fit(self, learn: Learner) -> None:
@@ -92,7 +92,7 @@ class EarlyStopping(Hook):
         self.average = ema and map_tensors(Tensor.clone, ema.state_dict())
 
     def after_fit(self, learn: Learner) -> None:
-        is_open, self.is_open = self.is_open, False     # False: a hook before it has refused the fit
+        is_open, self.is_open = self.is_open, False   # False: a hook before has refused the fit
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
         if not is_open or may_resume or not self.restore_best or self.weights is None: return
         buffers = self.buffers or [{}]*len(self.weights)

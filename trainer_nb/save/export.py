@@ -24,7 +24,7 @@ from trainer_nb.base import (
 )
 from ..data import Images, Table, Texts, first_batch, rng_states, set_rng_states, sets_of
 from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes, unpack
-from .snapshot import check_module
+from .matching import check_module
 
 # %% ../../nbs/save/06_export.ipynb #06e0001a
 _PREPARED = {o.__name__: o for o in (Table, Images, Texts)}
@@ -55,32 +55,36 @@ def _inputs(learn):
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
 
 def _as_args(example):
-    args = (example,) if isinstance(example, Tensor) else example
-    values = args.values() if isinstance(args, Mapping) else args if isinstance(args, (tuple, list)) else ()
+    args, kwargs = (example,) if isinstance(example, Tensor) else example, {}
+    if isinstance(args, Mapping): args, kwargs = (), dict(args)
+    values = [*args, *kwargs.values()] if isinstance(args, (tuple, list)) else []
     if not values or not all(isinstance(o, Tensor) and o.ndim for o in values): raise TypeError(
         f'example is a {type(example).__name__}: expected a batch as the model takes it, which is a tensor, '
         'a tuple of tensors, or a mapping from names of arguments to tensors')
-    args = map_tensors(Tensor.clone, args)      # a layout of overlapping windows would become part of the program
-    return ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
+    return map_tensors(Tensor.clone, (tuple(args), kwargs))     # no program of overlapping windows
 
 def _from_data(learn):
     "Return the inputs of two samples of the validation data, or of training"
     dl = learn.train_dl if learn.valid_dl is None else learn.valid_dl
     if dl is None or learn.is_own('train_step'): raise ValueError(
-        'example=True needs data, and the default step: pass a batch as the model takes it, example=x[:2]')
+        'example=True needs data, and the default step: '
+        'pass a batch as the model takes it, example=x[:2]')
     states, batch = rng_states(dl), first_batch(dl)
     set_rng_states(states, dl)
-    if batch is None: raise ValueError('example=True needs data, and the loader yielded no batch: is it empty?')
+    if batch is None:
+        raise ValueError('example=True needs data, and the loader yielded no batch: is it empty?')
     if sets_of(dl): [batch] = batch.values()
     args, kwargs, _ = unpack(batch, learn.loss_fn)
-    return map_tensors(lambda t: t[:2], {k: o for k, o in kwargs.items() if k not in ('labels', 'targ')} or tuple(args))
+    kwargs = {k: o for k, o in kwargs.items() if k not in ('labels', 'targ')}
+    return map_tensors(lambda t: t[:2], kwargs or tuple(args))
 
 def _finite(x):
     "Return what JSON makes of it, with None for numbers that it lacks"
     return json.loads(json.dumps(x), parse_constant=lambda name: None)
 
+# %% ../../nbs/save/06_export.ipynb #73a1daa9
 def _by_place(model, shapes):
-    "Nest the shapes of positional inputs that forward takes as `*args`, as `torch.export` wants them"
+    "Nest the shapes of positional inputs that forward takes as `*args`, as `torch.export` does"
     kinds = [p.kind for p in signature(model.forward).parameters.values()]
     n = kinds.index(Parameter.VAR_POSITIONAL) if Parameter.VAR_POSITIONAL in kinds else len(shapes)
     return (*shapes[:n], *[tuple(shapes[n:])]*(n < len(shapes)))
@@ -88,22 +92,28 @@ def _by_place(model, shapes):
 def _program(model, args, kwargs, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
     batch = torch.export.Dim('batch', min=1)
-    def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t        # 1: a constant
+    def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t    # 1: a constant
     args, kwargs = map_tensors(twice, (args, kwargs))
-    shapes = {k: {0: batch} for k in kwargs} if kwargs else _by_place(model, [{0: batch} for _ in args])
-    try: return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
+    shapes = {k: {0: batch} for k in kwargs} or _by_place(model, [{0: batch} for _ in args])
+    modes = get_modes(model)
+    try:
+        model.eval()
+        with torch.no_grad():
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:
         shapes = [tuple(o.shape) for o in (*args, *kwargs.values())]
         e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {shapes}; '
                    'without example= only the weights are written')
         raise
+    finally: set_modes(modes)
 
+# %% ../../nbs/save/06_export.ipynb #281c6d3a
 def _output_names(out):
     if isinstance(out, Mapping): return [str(k) for k, o in out.items() if isinstance(o, Tensor)]
     return ['output'] if isinstance(out, Tensor) else None
 
 def _onnx(program, dynamic):
-    "Convert a program to the bytes of an ONNX file; raises RuntimeError if that predicts something else"
+    "Convert a program to an ONNX file, as bytes; raises RuntimeError if it predicts otherwise"
     for o in 'onnx', 'onnxscript', 'onnxruntime': needed(o, 'export(onnx=True)', 'onnx')
     more = (lambda t: torch.cat([t, t[:1]])) if dynamic else Tensor.clone
     args, kwargs = map_tensors(more, program.example_inputs)      # dynamic: a batch of another size
@@ -124,19 +134,23 @@ def _check_onnx(data, inputs, out):
     "Compare what an ONNX file returns with the outputs of the program"
     runtime, here = needed('onnxruntime', 'export(onnx=True)', 'onnx'), []
     session = runtime.InferenceSession(data, providers=['CPUExecutionProvider'])
-    there = session.run(None, {o.name: t.cpu().numpy() for o, t in zip(session.get_inputs(), inputs, strict=True)})
+    names = [o.name for o in session.get_inputs()]
+    there = session.run(None, {k: t.cpu().numpy() for k, t in zip(names, inputs, strict=True)})
     map_tensors(lambda t: here.append(t.double().cpu()), out)
     for a, b in zip(here, (torch.from_numpy(o).double() for o in there), strict=True):
         off = (a - b).abs().max().item() if a.shape == b.shape else math.inf
         if not off <= 1e-3*max(1, a.abs().max().item()): raise RuntimeError(
-            f'the ONNX file returns other values than the model, by up to {off:.3g}, so nothing was written')
+            f'the ONNX file returns other values than the model, by up to {off:.3g}, '
+            'so nothing was written')
 
+# %% ../../nbs/save/06_export.ipynb #aee14a9a
 def _config(learn, average):
     model, state, rows = learn.model, learn.state, learn.history.epoch_rows
     res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',
            'parameters': sum(p.numel() for p in model.parameters()),
-           'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': _finite(rows[-1] if rows else {}),
-           **library_versions(), **({'average': average} if average else {})}
+           'epoch': state.epoch, 'optimizer_step': state.optimizer_step,
+           'row': _finite(rows[-1] if rows else {}), **library_versions()}
+    if average: res['average'] = average
     res |= {'classes': _classes(learn), 'loss_fn': _loss_name(learn.loss_fn), 'inputs': _inputs(learn)}
     try: return {**res, 'config': _finite(plain_config(learn.config))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
@@ -144,18 +158,17 @@ def _config(learn, average):
 # %% ../../nbs/save/06_export.ipynb #1aa5f9f7
 def export(
     learn: Learner,
-    folder: str | Path,             # created if it does not exist; files of the same names are replaced
-    example: Any = None,            # a batch as the model takes it, tensor, tuple or mapping of tensors by name: write
-                                    # a program, too; True: two samples of the data
-    dynamic: bool = True,           # whether the program takes a batch of any size
-    onnx: bool = False,             # True: write the program as `model.onnx`, too, and check it with onnxruntime
-    average: bool = True,           # with `EMA` or `SWA`, export what `predict` uses; False: live weights
-) -> Path:                          # the folder
-    """Write `model.safetensors`, `config.json` and, with `example`, `program.pt2`, with `onnx` also `model.onnx`
+    folder: str | Path,     # created if it does not exist; files of the same names are replaced
+    example: Any = None,    # batch as the model takes it, of tensors: write a program; True: of the data
+    dynamic: bool = True,   # whether the program takes a batch of any size
+    onnx: bool = False,     # True: also write the program as `model.onnx`, checked with onnxruntime
+    average: bool = True,   # with `EMA` or `SWA`, export what `predict` uses; False: live weights
+) -> Path:                  # the folder
+    """Write `model.safetensors`, `config.json`, with `example` `program.pt2`, with `onnx` `model.onnx`
 
     What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the
-    counters, the last row of the epoch table, the versions, `learn.config`, what `load_learner` needs, and 'average',
-    'EMA' or 'SWA', if the weights are an average. Raises TypeError if JSON cannot hold `learn.config`.
+    counters, the last row of the epoch table, the versions, `learn.config`, what `load_learner`
+    needs, and the 'average' of the weights. Raises TypeError if JSON cannot hold `learn.config`.
     """
     learn.check_thread()
     st, folder, ema = _safetensors(), Path(folder), getattr(learn, 'ema', None) if average else None
@@ -164,13 +177,10 @@ def export(
     if onnx and example is None:
         raise ValueError('export(onnx=True) needs a batch as the model takes it: example=x[:2]')
     if example is True: example = _from_data(learn)
-    args = None if example is None else to_device(_as_args(example), learn.device)
-    config = json.dumps(_config(learn, None if averaged is None else ema.name), indent=1, allow_nan=False)
-    modes = get_modes(model)
-    try:
-        model.eval()
-        with torch.no_grad(): program = None if args is None else _program(model, *args, dynamic)
-    finally: set_modes(modes)
+    if example is not None: example = to_device(_as_args(example), learn.device)
+    config = _config(learn, None if averaged is None else ema.name)
+    config = json.dumps(config, indent=1, allow_nan=False)
+    program = None if example is None else _program(model, *example, dynamic)
     as_onnx = _onnx(program, dynamic) if onnx else None
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder/'model.safetensors') as f:
@@ -178,7 +188,7 @@ def export(
     with replacing(folder/'config.json') as f: f.write(config.encode())
     if program is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
-    if as_onnx is not None:
+    if onnx:
         with replacing(folder/'model.onnx') as f: f.write(as_onnx)
     if averaged is not None:
         print(f'the average of {ema.name} was exported; average=False exports the live weights')
@@ -207,10 +217,9 @@ def load_model(
         return torch.export.load(f).module().to(device)
 
 def _load_weights(folder, model):
-    if not (folder/'model.safetensors').is_file():
-        raise FileNotFoundError(f'{folder} holds no model.safetensors')
-    st, here = _safetensors(), model.state_dict()
-    with open_file((folder/'model.safetensors').resolve()) as f: state = st.load_file(f.name)
+    path, st, here = folder/'model.safetensors', _safetensors(), model.state_dict()
+    if not path.is_file(): raise FileNotFoundError(f'{folder} holds no model.safetensors')
+    with open_file(path.resolve()) as f: state = st.load_file(f.name)
     places = {(v.data_ptr(), v.shape): k for k, v in here.items() if k in state}
     for k, v in here.items():       # the file holds tied weights once
         if k not in state and (v.data_ptr(), v.shape) in places:
@@ -233,9 +242,10 @@ class _Program(nn.Module):
     def forward(self, *args, **kwargs): return self.program(*args, **kwargs)
 
 def exported_parts(
-    folder: str | Path, model: nn.Module | None = None, device: str | torch.device = 'cpu', trusted: bool = False
+    folder: str | Path, model: nn.Module | None = None,
+    device: str | torch.device = 'cpu', trusted: bool = False
 ) -> dict[str, Any]:    # arguments of `Learner`
-    "Load what a learner needs to predict as the one that was exported; arguments and errors as for `load_model`"
+    "Load what a learner needs to predict as the one exported; arguments as for `load_model`"
     program = load_model(folder, model, device, trusted)
     config = json.loads(read_file((Path(folder)/'config.json').resolve()))
     if model is None: program = _Program(program, config.get('classes'))

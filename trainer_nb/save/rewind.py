@@ -30,25 +30,31 @@ def find_point(folder: str | Path, epoch: int | None = None, step: int | None = 
     if step is not None: fits = [o for o in found if o['step'] == step]
     else: fits = [o for o in found if epoch is None or o['epoch'] == epoch and not o['in_epoch']]
     if fits: return fits[-1]
-    wanted = f'after {epoch} epoch{"" if epoch == 1 else "s"}' if step is None else f'at optimizer step {step}'
+    wanted = f'at optimizer step {step}'
+    if step is None: wanted = f'after {epoch} epoch{"" if epoch == 1 else "s"}'
     raise ValueError(f'no checkpoint was kept {wanted}. There are {_points_text(found)}; '
                      'Checkpoint(folder, every=..., keep=...) says when to save, and how many to keep')
 
-def folder_of(learn: Learner, folder: str | Path | None, verb: str, or_else: str = '') -> tuple[Path, Hook | None]:
-    "Return the folder that a verb reads between two fits, and the hook `Checkpoint` if that writes there"
+def folder_of(learn: Learner, folder: str | Path | None, verb: str,
+              or_else: str = '') -> tuple[Path, Hook | None]:
+    "Return the folder that a verb reads between fits, and the hook `Checkpoint` if it writes there"
     learn.check_thread()
-    if learn.is_fitting: raise RuntimeError(f'{verb} was called in a fit: stop it before, learn.stop()')
+    if learn.is_fitting:
+        raise RuntimeError(f'{verb} was called in a fit: stop it before, learn.stop()')
     hook = learn.provider('checkpoints')
     if folder is None and hook is None: raise ValueError(
-        f'{verb} needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass folder=path{or_else}')
-    path = hook.folder.path if folder is None else Path(folder)
-    return path, hook if hook is not None and path.absolute() == hook.folder.path.absolute() else None
+        f'{verb} needs the hook Checkpoint, to know the folder: add Checkpoint(folder), '
+        f'or pass folder=path{or_else}')
+    if folder is None: return hook.folder.path, hook
+    is_its = hook is not None and Path(folder).absolute() == hook.folder.path.absolute()
+    return Path(folder), hook if is_its else None
 
 def _points_text(manifests, most=8):
     "List the points that a user can ask for"
     words = dict.fromkeys(f'epoch={o["epoch"]}' for o in manifests if not o['in_epoch'])
     words = [*words, *dict.fromkeys(f'step={o["step"]}' for o in manifests if o['in_epoch'])]
-    return ', '.join(words[-most:]) + (f' and {len(words) - most} earlier' if len(words) > most else '')
+    more = f' and {len(words) - most} earlier' if len(words) > most else ''
+    return ', '.join(words[-most:]) + more
 
 # %% ../../nbs/save/07_rewind.ipynb #bb4fa4da
 def rewind(
@@ -59,9 +65,9 @@ def rewind(
     folder: str | Path | None = None,   # of the checkpoints; None: that of the hook `Checkpoint`
     hooks: Hook | Sequence[Hook] = (),  # hooks of the fit alone that was saved
 ) -> None:
-    """Become what the learner was at a checkpoint; `resume` then repeats what followed, and `fit` trains on from there
+    """Become what the learner was at a checkpoint; `resume` then repeats what followed, `fit` trains on
 
-    Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those that were.
+    Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those kept.
     """
     (path, hook), hooks = folder_of(learn, folder, 'rewind'), as_hooks(hooks)
     if epoch is None and step is None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, local, read_file, replacing
+from ..base import check_kinds, local, map_tensors, read_file, replacing
 from ..loop import World
 from .files import path_in
 from .snapshot import capture
@@ -28,17 +28,15 @@ HOLE = '(in parts)'     # the key that makes a dict a hole
 _KIND = {HOLE: str, 'shape': [int], 'dtype': torch.dtype, 'files': int}
 
 def take_out(state: Any) -> tuple[Any, dict[str, Tensor]]:
-    "Replace sharded tensors in nested dicts, lists and tuples by holes; return also the tensors, by the holes' keys"
+    "Replace sharded tensors in a nesting by holes; return also the tensors, by the holes' keys"
     parts, seen = {}, {}
-    def go(x):
-        if hasattr(x, 'full_tensor'):
-            key = seen.setdefault(id(x), str(len(seen)))
-            parts[key] = x
-            files = x.device_mesh.size(-1) if x.placements[-1].is_shard() else 1
-            return {HOLE: key, 'shape': list(x.shape), 'dtype': x.dtype, 'files': files}
-        if isinstance(x, dict): return {k: go(v) for k, v in x.items()}
-        return type(x)([go(o) for o in x]) if type(x) in (list, tuple) else x
-    return go(state), parts
+    def hole_of(t):
+        if not hasattr(t, 'full_tensor'): return t
+        key = seen.setdefault(id(t), str(len(seen)))
+        parts[key] = t
+        files = t.device_mesh.size(-1) if t.placements[-1].is_shard() else 1
+        return {HOLE: key, 'shape': list(t.shape), 'dtype': t.dtype, 'files': files}
+    return map_tensors(hole_of, state), parts
 
 def fill(state: Any, f: Callable[[dict[str, Any]], Any]) -> Any:
     "Replace each hole in a state by `f(hole)`"
@@ -48,25 +46,24 @@ def fill(state: Any, f: Callable[[dict[str, Any]], Any]) -> Any:
 
 # %% ../../nbs/save/02_shards.ipynb #8b6a9087
 def _rows_of(n, size, rank):
-    "Return the `range` of rows that a shard has, maybe none, cut as by `torch.chunk` and torch's `Shard(0)`"
+    "Return the `range` of rows that a shard has, maybe none, cut as by `torch.chunk` and `Shard(0)`"
     step = -(-n//size)
     return range(min(rank*step, n), min((rank + 1)*step, n))
 
 def write_parts(parts: dict[str, Tensor], path: str | Path, rank: int) -> None:
-    "Write a rank's shards, which are on the host, to its file in a folder, which appears when complete"
+    "Write a rank's shards to its file in a folder; it appears when it is complete"
     Path(path).mkdir(parents=True, exist_ok=True)
     write_state(Path(path)/f'{rank}.pt', {'parts': parts})
 
-def _report_error(e: Exception, path: str | Path, rank: int) -> None:
+def _report_error(e, path, rank):
     "Tell the rank that waits why this one writes no shards"
     with suppress(OSError):
-        Path(path).mkdir(parents=True, exist_ok=True)
-        with replacing(Path(path)/f'{rank}.error') as f:
-            f.write(f'{type(e).__name__}: {e}'.encode())
+        path.mkdir(parents=True, exist_ok=True)
+        with replacing(path/f'{rank}.error') as f: f.write(f'{type(e).__name__}: {e}'.encode())
 
-def _wait_for_parts(path: str | Path, size: int, patience: Callable[[], float]) -> None:
+def _wait_for_parts(path, size, patience):
     "Wait up to `patience()` seconds until all ranks have written their shards; raises OSError"
-    path, start = Path(path), perf_counter()
+    start = perf_counter()
     while True:
         names = set(os.listdir(path))
         if error := next((o for o in names if o.endswith('.error')), None):
@@ -84,8 +81,7 @@ def read_parts(state: Any, path: str | Path, world: World) -> Any:
     holes, tensors, path = {}, {}, Path(path)
     def look(hole):
         check_kinds(hole, _KIND, 'a hole')
-        if hole['files'] < 1:
-            raise ValueError(f'a hole is in {hole["files"]} files: expected 1 or more')
+        if hole['files'] < 1: raise ValueError(f'a hole is in {hole["files"]} files: expected 1 or more')
         if holes.setdefault(hole[HOLE], hole) != hole:
             raise ValueError(f'two tensors are called {hole[HOLE]!r}')
     try: fill(state, look)
@@ -98,7 +94,7 @@ def read_parts(state: Any, path: str | Path, world: World) -> Any:
         _read(tensors, holes, path, world)
     except Exception as e:
         error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
-    if error := next(filter(None, world.all_gather(error)), None): raise BadCheckpoint(error)   # on all ranks
+    if errors := [o for o in world.all_gather(error) if o]: raise BadCheckpoint(errors[0])  # on all ranks
     return fill(state, lambda hole: tensors[hole[HOLE]])
 
 def _check_sizes(holes, path):
@@ -106,7 +102,8 @@ def _check_sizes(holes, path):
     if not path.is_dir():
         raise BadCheckpoint(f'{path.name} is missing: copy the folder beside the file, too')
     sizes = [o.lstat().st_size for o in path.glob('*.pt')]
-    n, n_files = sum(math.prod(o['shape'])*o['dtype'].itemsize for o in holes), max(o['files'] for o in holes)
+    n = sum(math.prod(o['shape'])*o['dtype'].itemsize for o in holes)
+    n_files = max(o['files'] for o in holes)
     if n > sum(sizes) or n_files > len(sizes): raise BadCheckpoint(
         f'{path.name} has {len(sizes)} files of {sum(sizes)} bytes, and not {n_files} for tensors '
         f'of {n} bytes: copy the whole folder')
@@ -119,14 +116,17 @@ def _read(tensors, holes, path, world):
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
-        both = {key: range(max(here[key].start, o.start), min(here[key].stop, o.stop)) for key, o in there.items()}
+        both = {key: _overlap(here[key], o) for key, o in there.items()}
         if not any(both.values()): continue
         parts = read_state(path_in(path_in(path.parent, path.name), f'{i}.pt'))['parts']
-        for key in (key for key, o in both.items() if o):
+        for key, rows in both.items():
+            if not rows: continue
             t, part = local(tensors[key]), parts[key]
             if part.dtype != t.dtype or part.shape != (len(there[key]), *t.shape[1:]):
                 raise ValueError(f'tensor {key} in {i}.pt has another shape or dtype')
-            t[_within(both[key], here[key])] = part[_within(both[key], there[key])]
+            t[_within(rows, here[key])] = part[_within(rows, there[key])]
+
+def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
 
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
 
@@ -148,7 +148,7 @@ class StateWriter:
             state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
             wait = arrived(learn.device)
             if info is not None: check_plain(state, 'the state')
-            elif self.place is None or self.rank >= self.n_files: return    # others write the same shards
+            elif self.place is None or self.rank >= self.n_files: return    # others write the same
             args = wait, state, parts, info, patience, done     # the thread frees them at its end
             self.thread = Thread(target=self._write, args=args, name='checkpoint')
             self.thread.start()
@@ -157,7 +157,7 @@ class StateWriter:
             if self.place is not None: _report_error(e, self.place, self.rank)
 
     def _write(self, wait, state, parts, info, patience, done):
-        "Write this rank's shards; in the main process also the state, once all ranks have written theirs"
+        "Write this rank's shards; in the main process also the state, once all have written theirs"
         try:
             wait()
             if self.place is not None: write_parts(parts, self.place, self.rank)

@@ -43,23 +43,40 @@ def _is_for_all(request):
     owner = getattr(request, '__self__', None)
     return isinstance(request, str) or getattr(request, '__name__', '') in getattr(owner, 'together', ())
 
+def _read(world, waiting):
+    "Read the values of some batches, reduced over all ranks, in one transfer"
+    if not waiting: return []
+    values, shares = [], []
+    for *_, share, now in waiting:
+        values += now.values()
+        shares += [share]*len(now)
+    values = stack_scalars(values).double()
+    if world.size > 1:
+        shares = torch.tensor(shares).to(values)
+        values = world.sum(torch.where(shares > 0, values*shares, 0.))
+    read = iter(values.tolist())
+    return [{name: next(read) for name in now} for *_, now in waiting]
+
+# %% ../../nbs/save/11_spike_guard.ipynb #1d88f4b4
 class SpikeWatch(Hook):
     "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
-    unique, in_dry_run, is_own, provides = True, False, True, ('spikes',)
-    ord = 97        # after hooks that ask for a checkpoint
+    unique, in_dry_run, is_own = True, False, True
+    ord, provides = 97, ('spikes',)     # after hooks that ask for a checkpoint
     only_looks = 'after_loss',      # changes nothing there, see `Compile`
     state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
 
     def __init__(self, threshold: float, window: int, warmup: int, every: int):
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold < math.inf:
-            raise ValueError(f'threshold is {threshold!r}: expected a number above 0, of spreads above the median')
+        is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+        if not is_number or not 0 < threshold < math.inf: raise ValueError(
+            f'threshold is {threshold!r}: expected a number above 0, of spreads above the median')
         self.every = as_count('every', every)
         for name, o in dict(window=window, warmup=warmup).items():
             if as_count(name, o) < 10:
                 raise ValueError(f'{name} is {o}: expected 10 or more, as a spread is computed from them')
-        self.threshold, self.window, self.warmup = threshold, window, min(warmup, window)
+        self.threshold = threshold
+        self.window, self.warmup = window, min(warmup, window)
         self.past = {}          # name → latest values
-        self.waiting = []       # of batches to be judged: [epoch, batch, number in the history, share, values]
+        self.waiting = []       # to be judged: [epoch, batch, number in the history, share, values]
         self.is_high = False    # whether the latest batch was a spike
         self.now = {}           # values of the current batch, on the device
 
@@ -71,7 +88,7 @@ class SpikeWatch(Hook):
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if learn.state.grad_accum_steps == 1 and not learn.closes:
             name, clip = learn.opt_name, learn.provider('clipping')
-            if clip is not None and clip.bounds_norm(name): norm = clip.norms[name]     # before it was clipped
+            if clip is not None and clip.bounds_norm(name): norm = clip.norms[name]     # before clipping
             else: norm = learn.world.whole(total_norm(gradients(learn.opt)))
             self.now[f'grad_norm_{name}' if name else 'grad_norm'] = norm.detach().clone()
         return nxt()
@@ -80,10 +97,11 @@ class SpikeWatch(Hook):
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
-        state, world, now, self.now = learn.state, learn.world, self.now, {}
-        if now:
-            share = world.n/(world.total or 1)
-            self.waiting.append([state.epoch, state.batch_idx - 1, learn.history.n_steps, share, now])
+        state, world = learn.state, learn.world
+        if self.now:
+            at, share = (state.epoch, state.batch_idx - 1), world.n/(world.total or 1)
+            self.waiting.append([*at, learn.history.n_steps, share, self.now])
+            self.now = {}
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due
         if is_due or any(map(_is_for_all, learn.requests)) or self._at_end(learn): self.look(learn)
 
@@ -95,25 +113,15 @@ class SpikeWatch(Hook):
     def look(self, learn: Learner) -> None:
         "Read the values since the last look, and judge them in order"
         waiting, self.waiting = self.waiting, []
-        for (epoch, batch, n, *_), values in zip(waiting, self._read(learn, waiting)):
+        for (epoch, batch, n, *_), values in zip(waiting, _read(learn.world, waiting)):
             row = self._judged(values)
             if row is not None: self.found(learn, {'batch': n, 'epoch': epoch, 'batch_idx': batch, **row})
             self.is_high = row is not None
             for name, o in values.items():
                 if math.isfinite(o): self.past[name] = [*self.past.get(name, ()), o][-self.window:]
 
-    def _read(self, learn, waiting):
-        "Read the values of some batches, reduced over all ranks, in one transfer"
-        if not waiting: return []
-        values = stack_scalars([o for *_, now in waiting for o in now.values()]).double()
-        if learn.world.size > 1:
-            shares = torch.tensor([share for *_, share, now in waiting for _ in now]).to(values)
-            values = learn.world.sum(torch.where(shares > 0, values*shares, 0.))
-        read = iter(values.tolist())
-        return [{name: next(read) for name in now} for *_, now in waiting]
-
     def _judged(self, values):
-        "Return what to report of a batch, with the limit of the value that is furthest above its own, relatively; None"
+        "Return a row for a spike, with the limit of the value that is relatively furthest above"
         res, most = None, 0.
         for name, o in values.items():
             past = self.past.get(name, ())
@@ -140,9 +148,11 @@ def sample_indices(
     if start is None: return None
     if type(dl) is TensorLoader:
         keys = torch.arange(len(dl.tensors[0]))
-        twin = TensorLoader(keys, bs=dl.bs, shuffle=dl.shuffle, drop_last=dl.drop_last, generator=dl.generator)
+        twin = TensorLoader(keys, bs=dl.bs, shuffle=dl.shuffle, drop_last=dl.drop_last,
+                            generator=dl.generator)
     elif is_stock(dl) and dl.batch_sampler is not None:
-        twin = DataLoader(_Keys(len(dl.dataset)), batch_sampler=dl.batch_sampler, collate_fn=lambda keys: [keys])
+        twin = DataLoader(_Keys(len(dl.dataset)), batch_sampler=dl.batch_sampler,
+                          collate_fn=lambda keys: [keys])
     else: return None
     now = rng_states(dl)
     set_rng_states(start, dl)
@@ -152,29 +162,31 @@ def sample_indices(
 
 # %% ../../nbs/save/11_spike_guard.ipynb #91769c54
 class SpikeGuard(SpikeWatch):
-    """Find batches whose loss or gradient norm is far above its recent past; note them, or leave them out
+    """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
-    With 'skip', training is rewound to before such a batch, exactly, and continues without it: the batch is read,
-    and hooks see it in `before_step`, but nothing of it is computed, stepped or recorded.
+    With 'skip', training is rewound to before such a batch, exactly, and continues without it: the
+    batch is read, and hooks see it in `before_step`, but nothing is computed, stepped or recorded.
     """
     state_kinds = {**SpikeWatch.state_kinds, 'batches?': [[object]]}
 
     def __init__(self,
-        action: str = 'note',       # 'note': list it in `learn.spikes`; 'skip': rewind, and leave the batch out
+        action: str = 'note',       # 'note': list it in `learn.spikes`; 'skip': rewind, and leave it out
         *,
-        threshold: float = 5.,     # > 0: spreads above the median, see `spike_limit`; a lower one finds more
+        threshold: float = 5.,      # > 0: spreads above the median, see `spike_limit`
         window: int = 100,          # ≥ 10: batches that a value is compared with
         warmup: int = 30,           # ≥ 10: batches before a finite value can be a spike
         every: int = 20,            # ≥ 1: batches between two looks, which 'skip' may repeat
-        max_skips: int = 10,        # ≥ 1: batches that one fit may leave out; one more raises RuntimeError
+        max_skips: int = 10,        # ≥ 1: batches a fit may leave out; one more raises RuntimeError
         max_in_a_row: int = 3,      # ≥ 1: of these, one after another
         keep_batches: bool = False, # True: keep the batches that are left out, on the host
     ):
-        if action not in ('note', 'skip'): raise ValueError(f"action is {action!r}: expected 'note' or 'skip'")
+        if action not in ('note', 'skip'):
+            raise ValueError(f"action is {action!r}: expected 'note' or 'skip'")
         super().__init__(threshold, window, warmup, every)
-        self.max_skips, self.max_in_a_row = as_count('max_skips', max_skips), as_count('max_in_a_row', max_in_a_row)
+        self.max_skips = as_count('max_skips', max_skips)
+        self.max_in_a_row = as_count('max_in_a_row', max_in_a_row)
         self.action, self.keep_batches = action, keep_batches
-        self.batches = []       # those that were left out and kept: [epoch, batch, what the loader yielded]
+        self.batches = []       # those left out and kept: [epoch, batch, what the loader yielded]
         self.kept = None        # the state to go back to, and where: (state, (epoch, batch))
         self.left_out = set()   # (epoch, batch)
 
@@ -186,18 +198,18 @@ class SpikeGuard(SpikeWatch):
         refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
         dl, guard = source(learn.train_dl), learn.provider('guard')
         if hasattr(dl, '__next__'): raise ValueError(
-            f"SpikeGuard('skip') reads batches again, and train_dl is a {type(dl).__name__}, which can be read once: "
-            'pass an object whose __iter__ begins anew, or use SpikeGuard(), which notes spikes')
+            f"SpikeGuard('skip') reads batches again, and train_dl is a {type(dl).__name__}, which can be "
+            'read once: pass an object whose __iter__ begins anew, or use SpikeGuard(), which notes spikes')
         if guard is not None: raise ValueError(
-            f"{guard.name} ends the fit at a batch that SpikeGuard('skip') would leave out, as it does with every one "
-            f'whose loss or gradients are not finite: remove {guard.name}')
+            f"{guard.name} ends the fit at a batch that SpikeGuard('skip') would leave out, as it does "
+            f'with every one whose loss or gradients are not finite: remove {guard.name}')
         if learn.world.is_sharded: raise ValueError(
-            "SpikeGuard('skip') cannot copy the state of a model whose parameters are sharded: use SpikeGuard(), which "
-            'notes spikes, and learn.rewind')
-        if learn.fitting.train is not None: learn.request(self._keep, everywhere=True)      # resumed in mid-epoch
+            "SpikeGuard('skip') cannot copy the state of a model whose parameters are sharded: use "
+            'SpikeGuard(), which notes spikes, and learn.rewind')
+        if learn.fitting.train is not None: self.before_epoch(learn)    # resumed in mid-epoch
 
-    def before_epoch(self, learn: Learner) -> None:
-        if self.action == 'skip': learn.request(self._keep, everywhere=True)    # after other hooks opened the epoch
+    def before_epoch(self, learn: Learner) -> None:     # after others have opened it
+        if self.action == 'skip': learn.request(self._keep, everywhere=True)
 
     def before_step(self, learn: Learner) -> None:
         at = learn.state.epoch, learn.state.batch_idx
@@ -213,37 +225,38 @@ class SpikeGuard(SpikeWatch):
         "Between two batches, copy the state"
         if learn.fitting.train is None: return
         self.kept = None        # its memory is free first
-        self.kept = _copy(capture(learn, is_for_me=True)), (learn.state.epoch, learn.state.batch_idx)
+        at = learn.state.epoch, learn.state.batch_idx
+        self.kept = _copy(capture(learn, is_for_me=True)), at
 
     def found(self, learn: Learner, row: dict) -> None:
-        fit, at = learn.fitting, (row['epoch'], row['batch_idx'])
-        row['indices'] = None
-        if learn.world.size == 1: row['indices'] = sample_indices(fit.train.pass_.dl, fit.train.pass_.start, at[1])
+        pass_, at, row['indices'] = learn.fitting.train.pass_, (row['epoch'], row['batch_idx']), None
+        if learn.world.size == 1: row['indices'] = sample_indices(pass_.dl, pass_.start, at[1])
         if self.action == 'skip' and self.kept is not None and self.kept[1] <= at:
             raise GoBack(lambda learn: self._leave_out(learn, {**row, 'action': 'skip'}))
-        if not self.is_high: learn.history.spikes.append({**row, 'action': 'note'})     # one of a series is enough
+        if not self.is_high: learn.history.spikes.append({**row, 'action': 'note'})     # one of a series
 
     def _leave_out(self, learn, row):
         "Restore the copy, and add a batch to those that are left out"
         (state, _), rows = self.kept, [*learn.history.spikes, row]
-        for note in restore(learn, _copy(state), learn.fitting): warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
+        notes = restore(learn, _copy(state), learn.fitting)
+        for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
         learn.history.spikes, self.left_out = rows, self.left_out | {(row['epoch'], row['batch_idx'])}
         for h in learn.hooks:       # those with a state take it up as in a fit that is resumed
+            if h is self or 'checkpoints' in h.provides or not hasattr(h, 'before_fit'): continue
             is_here = learn.is_main or not isinstance(h, MainProcessHook)
-            begins = is_here and h is not self and 'checkpoints' not in h.provides and hasattr(h, 'before_fit')
-            if begins and h.state_dict(): h.before_fit(learn)
+            if is_here and h.state_dict(): h.before_fit(learn)
         self._check_number(learn, row)
 
     def _check_number(self, learn, row):
-        epoch, batch = row['epoch'], row['batch_idx']
-        n = sum(o['action'] == 'skip' and o['batch'] > learn.bounds['batch'] for o in learn.history.spikes)
+        epoch, batch, first = row['epoch'], row['batch_idx'], learn.bounds['batch']
+        n = sum(o['action'] == 'skip' and o['batch'] > first for o in learn.history.spikes)
         in_a_row = next(i for i in range(batch + 2) if (epoch, batch - i) not in self.left_out)
         if n <= self.max_skips and in_a_row <= self.max_in_a_row: return
         many = f'{in_a_row} batches in a row' if in_a_row > self.max_in_a_row else f'{n} batches'
         raise RuntimeError(
-            f'SpikeGuard would have left out {many}, up to batch {batch} of epoch {epoch} ({_why(row)}): is the '
-            f'learning rate too high, or the data broken? Training was rewound, and is {learn.position}; learn.spikes '
-            'lists the batches')
+            f'SpikeGuard would have left out {many}, up to batch {batch} of epoch {epoch} ({_why(row)}): '
+            'is the learning rate too high, or the data broken? Training was rewound, and is '
+            f'{learn.position}; learn.spikes lists the batches')
 
     def after_fit(self, learn: Learner) -> None:
         self.kept = None
@@ -253,7 +266,8 @@ class SpikeGuard(SpikeWatch):
 # %% ../../nbs/save/11_spike_guard.ipynb #5c0d9f39
 def _copy(state): return host_copy(state, copy=Tensor.clone)      # on the device
 
-def _left_out(history): return {(o['epoch'], o['batch_idx']) for o in history.spikes if o['action'] == 'skip'}
+def _left_out(history):
+    return {(o['epoch'], o['batch_idx']) for o in history.spikes if o['action'] == 'skip'}
 
 def _why(row):
     value, limit = row[row['why']], row['limit']

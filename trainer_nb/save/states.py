@@ -182,7 +182,7 @@ class _Scan:
     """
     def __init__(self, name, sizes, size):
         self.name, self.sizes, self.size = name, sizes, size
-        self.stack, self.memo = [], {}      # of lists: number of values, value if simple, can it grow?
+        self.stack, self.memo = [], {}      # lists: number of values, value if simple, can it grow?
         self.n_made = self.n_bytes = 0      # values in all results of calls; bytes of all tensors
 
     def refuse(self, what, why): raise BadCheckpoint(f'{self.name} {what}, and was refused: {why}')
