@@ -65,7 +65,7 @@ def screen(monkeypatch):
 
 def click(*labels):
     def f(learn):
-        for o in labels: learn.get_hook(Controls).panel.buttons[o].click()
+        for o in labels: learn.get_hook(Controls).above.panel.buttons[o].click()
     return f
 
 def log(learn): return [(o.what, o.where, o.result) for o in learn.get_hook(Controls).log]
@@ -194,7 +194,7 @@ class Checkpoint(Hook):
 
 def test_checkpoint_button(screen):
     enabled = []
-    def look(learn): enabled.append(not learn.get_hook(Controls).panel.buttons['Checkpoint now'].disabled)
+    def look(learn): enabled.append(not learn.get_hook(Controls).above.panel.buttons['Checkpoint now'].disabled)
     start(Controls(), At(1, look)).fit(1)
     hook = Checkpoint()
     def from_a_thread(learn):
@@ -235,7 +235,7 @@ def test_stop_after_epoch_says_when(n, n_epochs, screen):
 def test_nothing_is_left(screen):
     "No widget, no reference to the learner, and a click that comes too late does nothing"
     before, panels = set(open_widgets), []
-    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).panel)))
+    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).above.panel)))
     learn.fit(**FIT)
     assert digest(learn) == calm() and set(open_widgets) == before
     assert [VIEW in o for o in screen.shown] == [True, False]
@@ -265,7 +265,7 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     if what == 'display': monkeypatch.setattr('IPython.display.display', fail)
     else: monkeypatch.setattr(owner, what, fail)
     def f(learn):
-        if learn.get_hook(Controls).panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
+        if learn.get_hook(Controls).above.panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
         else: pause_and_go_on(learn)
     learn = start(Controls(), At(3, f))
     with told() as said: learn.fit(**FIT)

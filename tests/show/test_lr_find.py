@@ -12,8 +12,7 @@ from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_curve import LRCurve, Picker
-from trainer_nb.show.lr_rules import RULES
+from trainer_nb.show.lr_curve import RULES, LRCurve, Picker, _inner
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA
@@ -492,7 +491,7 @@ def test_suggestions_are_fastais():
             assert curve.suggestions == pytest.approx(theirs, rel=1e-9), name
             assert not curve.why and curve.suggestion == curve.suggestions['valley'], name
         # the rules themselves, even where nothing is suggested
-        assert not theirs or {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9), name
+        assert not theirs or {k: RULES[k](*_inner(curve)) for k in theirs} == pytest.approx(theirs, rel=1e-9), name
     assert len(RECORDED) > 9
 
 # Where nothing is suggested, and what is refused

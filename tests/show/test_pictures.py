@@ -21,8 +21,7 @@ from trainer_nb.loop.reading import best_epoch, overfit_since
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
-from trainer_nb.show.lr_curve import LRCurve
-from trainer_nb.show.lr_rules import trailing_average
+from trainer_nb.show.lr_curve import LRCurve, trailing_average
 
 
 def history(losses, valids=(), name='loss', metrics=None, lr=None):

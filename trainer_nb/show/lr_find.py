@@ -16,8 +16,7 @@ import torch
 from ..base import did_you_mean, folded
 from ..draw import current_cell
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .lr_curve import LRCurve
-from .lr_rules import RULES
+from .lr_curve import RULES, LRCurve
 from .budget import Budget
 from .output import Loop, Pace, front_end
 
@@ -39,11 +38,9 @@ class _LRScreen:
 
     def close(self) -> None:
         "Show the result"
-        curve = self.curve
-        if self.where in ('tty', 'text'): self.loop.close(curve.status())
-        is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
-        if self.where != 'html' or is_empty: return
-        curve.offer(self.loop.area)
+        if self.where in ('tty', 'text'): self.loop.close(self.curve.status())
+        is_empty = self.budget.first_s is None and not self.curve.lrs       # an error came first
+        if self.where == 'html' and not is_empty: self.curve.offer(self.loop.area)
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together

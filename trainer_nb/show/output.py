@@ -105,9 +105,6 @@ def _html_sign(state: str) -> str:
     color = 'inherit' if state == 'doubtful' else color         # amber text is hard to read on white
     return f'<span aria-hidden="true" style="color:{color};font-weight:bold">{sign}</span> '
 
-# %% ../../nbs/show/01_output.ipynb #live0001
-def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
-
 # %% ../../nbs/show/01_output.ipynb #live0002
 def html_stale(advice: str, after_s: float = 10) -> str:
     "Write a line that appears, and takes room, if nothing replaces it for a while; where not trusted, at once"
@@ -121,8 +118,14 @@ def html_news(text: str) -> str:
     hidden = 'position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)'
     return f'<div role="status" aria-live="polite" style="{hidden}">{escape(text)}</div>'
 
+def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
+
 # %% ../../nbs/show/01_output.ipynb #843542e2
 _EMPTY = {'text/html': '<div></div>', 'text/plain': ''}
+
+def _head(html, share, state, role=''):
+    "The status line with its bar and sign"
+    return f'<div {role}style="line-height:24px">{_html_bar(share, state)}{_html_sign(state)}{html}</div>'
 
 class Area:
     """Outputs of a cell that change in place: a status line, a picture and a body, which keep their places to the end
@@ -139,9 +142,8 @@ class Area:
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
-        nowrap = '<span style="white-space:nowrap">{}</span>'.format
-        parts = ' · '.join(nowrap(escape(o)) for o in status.split(' · '))
-        head = above + _line(_html_bar(share, state) + _html_sign(state) + parts) + (stale if advice else '')
+        parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
+        head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
         if body is not None: self.body = body
         if not self._is_split(chart): return self._put({'text/html': head + self.body, 'text/plain': status})
         picture = None if chart is None else {'text/html': chart.html(is_image=True), 'text/plain': ''}
@@ -151,7 +153,7 @@ class Area:
     def close(self, status: str, body: str = '', chart: Any = None, text: str = '', label: str = 'plot',
               state: str = 'done', share: float|None = None) -> None:
         "Leave the status, a picture (without pictures: `label`), and the body (without HTML: `text`)"
-        head = _line(_html_bar(share, state) + _html_sign(state) + escape(status), 'role="status" ')
+        head = _head(escape(status), share, state, 'role="status" ')
         if not self._is_split(chart):
             return self._put({'text/html': head + body, 'text/plain': f'{status}\n{text}'.strip()})
         picture, size = (_EMPTY, {}) if chart is None else _labelled(chart, label).bundle()
@@ -169,17 +171,11 @@ class Area:
             m = metadata if i == 1 else None
             if i == len(self.handles):
                 o = o or _EMPTY
-                self.handles.append(self._open(i, o, m))
+                self.handles.append(show_bundle(o, m))
                 self.shown.append(o)
             elif o is not None and o != self.shown[i]:
-                self._change(i, o, m)
+                self.handles[i].update(o, raw=True, metadata=m or {})
                 self.shown[i] = o
-
-    def _open(self, i, bundle, metadata): return show_bundle(bundle, metadata)
-
-    def _change(self, i, bundle, metadata): self.handles[i].update(bundle, raw=True, metadata=metadata or {})
-
-def _line(html, role=''): return f'<div {role}style="line-height:24px">{html}</div>'
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
 class Loop:
