@@ -29,6 +29,12 @@ class DisplayCost(NamedTuple):
     time_s: float       # seconds for those after the first second
     wall_s: float       # seconds that the fit took
 
+def _monitor(hooks):
+    "Return the column and the mode by which a hook tells the best epoch"
+    for o in hooks:
+        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
+    return 'valid_loss', 'min'
+
 def _harmless(f):
     "Turn an error in a method of the display into a warning"
     @wraps(f)
@@ -85,12 +91,6 @@ class _Paced(MainProcessHook):
         if self.budget is not None: self.budget.next = math.inf
 
 # %% ../../nbs/show/02_display.ipynb #watc0004
-def _monitor(hooks):
-    "Return the column and the mode by which a hook tells the best epoch"
-    for o in hooks:
-        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
-    return 'valid_loss', 'min'
-
 class _Watch(_Paced):
     "Shows a fit on a screen"
     ord = 100
