@@ -21,7 +21,8 @@ learn.fit(10**6)'''
 SEEN = '''import json
 print(json.dumps({'log': [[o.what, o.asked, o.done] for o in controls.log], 'cancelled': learn.cancelled,
                   'lr': learn.opt.param_groups[0]['lr'],
-                  'left': learn.state.batch_idx, 'warned': controls.above.warned, 'error': str(learn.display.error)}))'''
+                  'left': learn.state.batch_idx, 'warned': controls.above.warned,
+                  'error': str(learn.display.error)}))'''
 
 def fit(page, work='sleep'):
     page.cells(FIT.format(work=BUSY[work]), SEEN, 'learn.resume()')

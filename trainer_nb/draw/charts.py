@@ -28,7 +28,7 @@ def _tenths(n):     # there are only so many in a picture
     return f'{n/10:g}' if abs(n) >= 10 else f'{n/10:g}'.replace('0.', '.')
 
 def _path(points):
-    "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
+    "Write the moves of an SVG path, each from the one before, which is short; None breaks it"
     res, before = [], None
     at_x = at_y = 0
     for p, after in zip(points, [*points[1:], None]):
@@ -70,7 +70,7 @@ def _rgb(color, alpha=1.):
     return tuple(round(255 - alpha*(255 - o)) for o in bytes.fromhex(color[1:]))
 
 def _palette(inks):
-    "White, and shades between it and each ink, if they differ from white: so few colours take half the bytes"
+    "White, and visible shades between it and each ink: so few colours take half the bytes"
     levels = min(4, 255//len(inks))
     def shades(ink): return [[255 - (255 - v)*k//levels for v in ink] for k in range(1, levels)]
     seen = [o for o in chain.from_iterable(map(shades, sorted(inks))) if min(o) < 245]
@@ -86,7 +86,8 @@ def _dashed(points, dash):
         at = 0.
         while at < far:
             end = min(at + left, far)
-            if is_on: res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in (at, end)]
+            ends = (at, end) if is_on else ()
+            res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in ends]
             left, at = left - (end - at), end
             if left <= 1e-9:
                 left, is_on = next(lengths), not is_on
@@ -111,11 +112,12 @@ _WIDEST = 1840     # pixels of a PNG: the viewers that need one show no more
 def _png(width, height, strokes, words):
     "Draw marks on white, at two pixels per pixel of the page, or less in a wide picture"
     from PIL import Image, ImageDraw, ImageFont
-    k, file = 2*min(2, _WIDEST/width), BytesIO()      # drawn twice as large and reduced, for smooth edges
+    k, file = 2*min(2, _WIDEST/width), BytesIO()      # twice as large, for smooth edges
     image = Image.new('RGB', (2*round(k*width/2), 2*round(k*height/2)), 'white')
     draw, font = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k)
     for o in strokes: _draw_stroke(draw, o, k)
-    anchors, halo = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}, dict(stroke_width=round(k), stroke_fill='white')
+    anchors = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}
+    halo = dict(stroke_width=round(k), stroke_fill='white')
     for o in words:
         draw.text((k*o.x, k*o.y), o.text, _rgb(o.color or INK), font, anchors[o.anchor], **halo)
     few = Image.new('P', (1, 1))
@@ -132,12 +134,13 @@ def _draw_panel(ax, p):
     for o in p.lines:
         ys = [y if math.isfinite(y) else math.nan for y in o.ys]
         if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
-        style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'     # in units of the width
-        ax.plot(o.xs, ys, ls=style, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_',
-                clip_on=False)
+        style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'
+        look = dict(color=o.color, alpha=o.alpha, clip_on=False)
+        ax.plot(o.xs, ys, ls=style, lw=.72*o.width, label=o.name or '_', **look)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
-        if dots: ax.plot(*zip(*dots), 'o', color=o.color, alpha=o.alpha, ms=4.3, clip_on=False)
-    for x, y, color in p.rings: ax.plot([x], [y], 'o', mfc='none', mec=color, ms=8, mew=1.3, clip_on=False)
+        if dots: ax.plot(*zip(*dots), 'o', ms=4.3, **look)
+    ring = dict(mfc='none', ms=8, mew=1.3, clip_on=False)
+    for x, y, color in p.rings: ax.plot([x], [y], 'o', mec=color, **ring)
     if p.is_log: ax.set_xscale('log')
     if p.ylog: ax.set_yscale('log')
     xs, ys = axes(p)
@@ -154,7 +157,8 @@ def _figure(chart):
     fig.set_label(chart.alt)
     sides = {'start': 'left', 'middle': 'center', 'end': 'right'}
     for p in chart.panels:
-        _draw_panel(fig.add_axes((p.left/width, 1 - p.bottom/height, p.width/width, p.height/height)), p)
+        place = p.left/width, 1 - p.bottom/height, p.width/width, p.height/height
+        _draw_panel(fig.add_axes(place), p)
         for o in notes(p):
             style = dict(fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
             fig.text(o.x/width, 1 - o.y/height, o.text, **style)
@@ -165,7 +169,7 @@ def _theme(svg):
     "The style sheet that gives the marks of an SVG the colours of the page's theme"
     marked = [(f'{what}="{o}"', what, o) for o, what in product(DARK, ('stroke', 'fill'))]
     inks = ''.join(f'.tnb [{mark}]{{{what}:{themed(o)}}}' for mark, what, o in marked if mark in svg)
-    halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'     # over curves
+    halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'
     return f'<style>{inks}{halo}</style>'
 
 def _page_of(svg, width, height):
@@ -174,11 +178,12 @@ def _page_of(svg, width, height):
            f'rect{{fill:{themed("#FFFFFF")}}}</style>')
     return svg.replace('</title>', f'</title>{own}<rect width="{width}" height="{height}" fill="#FFFFFF"/>', 1)
 
-_IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # for a URL in double quotes
+_IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # in double quotes
 
 def _source(chart):
     "The data URL of a chart: a quarter less than in base64"
-    return f'data:image/svg+xml,{_page_of(chart.svg(), chart.width, chart.height).translate(_IN_URL)}'
+    svg = _page_of(chart.svg(), chart.width, chart.height)
+    return f'data:image/svg+xml,{svg.translate(_IN_URL)}'
 
 def _part(chart, alt, is_image):
     "A chart that fills the page up to 1.3 times its size, below the columns for the pointer"
@@ -207,13 +212,13 @@ def _switched(html, chart):
 # %% ../../nbs/draw/08_charts.ipynb #29452507
 @dataclass
 class Chart:
-    "Panels that can be drawn as SVG, as a PNG picture, and as a matplotlib figure; it prints as its text"
+    "Panels that can be drawn as SVG, as PNG, and as a matplotlib figure; it prints as its text"
     width: int     # pixels
     height: int    # pixels
     panels: list   # `Panel`s
     parts: tuple = ()   # the `Chart`s that stand side by side in it; on a narrow page they stack
     alt: str = 'plot'   # what it shows, in a sentence
-    other: Any = None   # the same `Chart` with another axis, whose columns are the same: a switch shows it
+    other: Any = None   # the same `Chart` with another vertical axis: a switch shows it
     switch: str = ''    # label of that switch
 
     def __repr__(self): return self.alt
@@ -228,9 +233,9 @@ class Chart:
                 f'{_theme(paths + texts)}{paths}{texts}</svg>')
 
     def html(self, is_image: bool = False) -> str:
-        """Write the chart for a page: it fills it up to 1.3 times its size, and its parts stack on a narrow page
+        """Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page
 
-        `is_image`: as `<img>`. A notebook that is not trusted loses its `<svg>` elements, except for their texts.
+        `is_image`: as `<img>`. A notebook that is not trusted loses `<svg>` elements, but not their texts.
         """
         parts = ''.join(_part(o, self.alt, is_image) for o in self.parts or [self])
         style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
@@ -240,14 +245,15 @@ class Chart:
     def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
         "Return what a notebook stores: SVG in the theme of the page, PNG, text"
         png, size = self.png()
-        bundle = {'text/html': self.html(is_image=True), 'image/png': b64encode(png).decode(), 'text/plain': self.alt}
-        return bundle, {'image/png': size}
+        html, data = self.html(is_image=True), b64encode(png).decode()
+        return {'text/html': html, 'image/png': data, 'text/plain': self.alt}, {'image/png': size}
 
     def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
-        return _png(self.width, self.height, *marks(self.panels)), {'width': self.width, 'height': self.height}
+        size = {'width': self.width, 'height': self.height}
+        return _png(self.width, self.height, *marks(self.panels)), size
 
     def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
         "Make a matplotlib figure of the same size"

@@ -26,7 +26,7 @@ def limits(values: Iterable[float], others: Iterable[float] = (),
     if is_log: values, others = ([math.log10(v) for v in o if v > 0] for o in (values, others))
     if not values and not others: return (.1, 1.) if is_log else (0., 1.)
     ends = values[:1] + values[-1:]
-    if others: ends += [others[round(.025*(len(others) - 1))], others[round(.975*(len(others) - 1))]]
+    if others: ends += [others[round(share*(len(others) - 1))] for share in (.025, .975)]
     low, high = min(ends), max(ends)
     room = high - low       # a few outliers may at most double the range at each end
     if others and others[-1] <= high + room: high = max(high, others[-1])
@@ -102,7 +102,7 @@ class Line:
     end: str = ''        # text beside its end, right of the frame
 
     def dots(self, points: list) -> list:
-        "Return the points that need a mark: all, or those without a neighbour, which a line does not show"
+        "Return the points that need a mark: all, or those without a neighbour"
         if self.points: return points
         if len(points) > 1 and None not in points: return []
         around = zip([None, *points], points, [*points[1:], None])
@@ -140,7 +140,7 @@ class Panel:
     rings: Sequence = ()   # (x, y, color): a ring around a point
     labels: Sequence = ()  # (x, y, text, rows): text to the left of a point, some rows below it
     shade: tuple|None = None    # (x, x): a grey stretch
-    below: tuple|None = None    # (name, list of (value, label)): a second row of numbers below; names then stand left
+    below: tuple|None = None    # (name, list of (value, label)): a second row of numbers
 
     @property
     def right(self) -> float: return self.left + self.width
@@ -150,7 +150,7 @@ class Panel:
 
     def place(self, xs: Iterable[float], ys: Iterable[float]) -> list:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
-        left, right, low, high = *self.xlim, *self.ylim
+        (left, right), (low, high) = self.xlim, self.ylim
         if self.is_log: left, right, xs = math.log10(left), math.log10(right), map(math.log10, xs)
         if self.ylog:
             low, high = math.log10(low), math.log10(high)
@@ -174,7 +174,7 @@ class Panel:
 
 # %% ../../nbs/draw/04_panels.ipynb #ce273048
 def thinned(row: list, at: Callable, room: Callable) -> list:  # of (value, label)
-    "Leave out ticks until labels do not touch: `at(value)` is a growing place, `room(label)` a length, in pixels"
+    "Leave out ticks until labels do not touch: `at(value)` is a place, `room(label)` a length"
     def fits(a, b): return at(b[0]) - at(a[0]) > (room(a[1]) + room(b[1]))/2
     while not all(map(fits, row, row[1:])): row = row[::2]
     return row

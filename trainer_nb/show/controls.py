@@ -26,8 +26,8 @@ def unpause(learn: Learner) -> None:
     "End a `pause`; pass it to `learn.request`"
 
 def pause(learn: Learner) -> None:
-    "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests meanwhile"
-    requests = getattr(learn.requests, 'asked', learn.requests)     # with several ranks: of this one
+    "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests"
+    requests = getattr(learn.requests, 'asked', learn.requests)     # of this rank
     is_over, start = False, perf_counter()
     _show_pause(learn, True)
     try:
@@ -48,7 +48,7 @@ def _show_pause(learn, is_paused, skipped_s=0.):
 
 # %% ../../nbs/show/03_controls.ipynb #320d76b3
 def scale_lr(factor: float, learn: Learner) -> str:
-    "Multiply every learning rate by `factor` > 0; return in words the new rates, of each optimizer the largest"
+    "Multiply every learning rate by `factor` > 0; return the largest of each optimizer, in words"
     as_rate('factor', factor)
     lrs = {k: max(float(g['lr']) for g in opt.param_groups)*factor for k, opt in learn.opts.items()}
     for name, lr in lrs.items():
@@ -118,7 +118,7 @@ def _hint():
 class ButtonRow:
     "Buttons in a row, and a line of text"
     def __init__(self, buttons: dict, clicked: Callable, kernel: Any, text: str = ''):
-        "`buttons`: label → (tooltip, whether it is enabled); `clicked(label)` is called in a thread of the kernel"
+        "`buttons`: label → (tooltip, is enabled); `clicked(label)` is called in a thread of the kernel"
         import ipywidgets as W
         self.buttons, auto = {}, dict(width='auto')
         for label, (tip, enabled) in buttons.items():
@@ -145,7 +145,7 @@ class ButtonRow:
 
 # %% ../../nbs/show/03_controls.ipynb #4fe890c8
 class MarimoRow:
-    "The same for marimo, whose buttons keep their labels: `html` writes those that are in the row now"
+    "The same for marimo, whose buttons keep their labels: `html` writes those of now"
     def __init__(self, buttons: dict, clicked: Callable):   # called when no cell computes
         import marimo as mo
         def made(label, tip, enabled, shown=None):
@@ -205,7 +205,8 @@ class _Above:
             if self.panel is not None: setattr(self.panel.buttons[label], name, value)
 
     def close(self, lines):
-        panel, handle, self.panel, self.handle = self.panel, self.handle, None, None
+        panel, handle = self.panel, self.handle
+        self.panel = self.handle = None
         with self._careful():
             if handle is not None: handle.update(_bundle(*lines), raw=True)
         with self._careful():
@@ -234,7 +235,7 @@ def _actions(factor):
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
-    "Show buttons above the plot: pause, stop, learning rate, checkpoint; without widgets, a line of text"
+    "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line of text"
     ord, unique, provides = 90, True, ('controls',)
 
     def __init__(self,
@@ -258,7 +259,8 @@ class Controls(MainProcessHook):
 
     def before_epoch(self, learn: Learner) -> None: self.end = learn.bounds['epoch']
 
-    def after_epoch(self, learn: Learner) -> None: self._end_epoch(learn, learn.bounds['epoch'] != self.end)
+    def after_epoch(self, learn: Learner) -> None:
+        self._end_epoch(learn, learn.bounds['epoch'] != self.end)
 
     def _end_epoch(self, learn, is_new=False):
         "Note that the fit ends after this epoch, if that is new or was asked for"
@@ -277,9 +279,10 @@ class Controls(MainProcessHook):
 
     def click(self, learn: Learner, label: str) -> None:
         "Handle a click on the button `label`, in any thread"
-        above, panel, what, request = self.above, self.above.panel, label, self.actions[label][1]
-        if panel is None: return        # the fit is over
-        if what == 'Pause' and panel.buttons[label].description == 'Resume': what, request = 'Resume', unpause
+        above, what, (_, request) = self.above, label, self.actions[label]
+        if (panel := above.panel) is None: return        # the fit is over
+        if what == 'Pause' and panel.buttons[label].description == 'Resume':
+            what, request = 'Resume', unpause
         self.log.append(o := Asked(what, time()))
         if label != 'Pause': above.change(label, 'disabled', True)
         else: above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')

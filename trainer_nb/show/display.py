@@ -136,7 +136,12 @@ class _Watch(_Paced):
         screen, self.screen = self.screen, None
         self.line.count(learn)
         self.line.waiting = None            # holds the pass
-        self._close(learn, screen)
+        first = learn.bounds['row']
+        status = outcome(learn, first)
+        self._keep(learn.history, first, status)
+        screen.close(learn, status, end_state(learn, first))
+
+    def _keep(self, history, first, status): pass
 
 # %% ../../nbs/show/02_display.ipynb #37eb9b25
 class Display(_Watch):
@@ -156,7 +161,7 @@ class Display(_Watch):
 
     @property
     def cost(self) -> DisplayCost:
-        "Cost of the latest fit's lines and updates, without those in its first second and the final picture"
+        "Cost of the latest fit's lines and updates, without its first second and the final picture"
         if self.budget is None: return DisplayCost(0., 0, 0., 0.)
         time_s, wall_s = self.budget.time_s, (self.closed or perf_counter()) - self.budget.opened
         return DisplayCost(time_s/wall_s, self.budget.n, time_s, wall_s)
@@ -166,14 +171,11 @@ class Display(_Watch):
         if where == 'text' and learn.provider('lines'): return Screen(learn)    # `Log` prints them
         return SCREENS[where](learn, self.line.end, self.plot)
 
-    def _close(self, learn, screen):
-        h = learn.history
-        h.since, h.shown_in = learn.bounds['row'], current_cell()
-        h.status = outcome(learn, h.since)
-        screen.close(learn, h.status, end_state(learn, h.since))
+    def _keep(self, history, first, status):
+        history.since, history.shown_in, history.status = first, current_cell(), status
 
     def annotate(self, learn: Learner, note: str, remark: str = '') -> None:
-        "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'; '': none"
+        "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'"
         self.note, self.remark = note, remark
         self.draw(learn)
 
@@ -186,7 +188,7 @@ class Display(_Watch):
 
 # %% ../../nbs/show/02_display.ipynb #logh0002
 class Log(_Watch):
-    "Print or log a line per epoch, per validation pass, and every few seconds: for long fits on streamed data"
+    "Print or log a line per epoch, per validation pass, and every few seconds: for streamed data"
     unique = False
     def __init__(self,
         every: float|None = 30.,    # seconds between two lines, > 0; None: only epochs and validation passes
@@ -201,10 +203,6 @@ class Log(_Watch):
     def _make_screen(self, learn):
         logger = logging.getLogger(self.logger) if isinstance(self.logger, str) else self.logger
         return LogLines(learn, math.inf if self.every is None else self.every, logger)
-
-    def _close(self, learn, screen):
-        first = learn.bounds['row']
-        screen.close(learn, outcome(learn, first), end_state(learn, first))
 
 # %% ../../nbs/show/02_display.ipynb #eefc331d
 def show(learn: Learner) -> None:

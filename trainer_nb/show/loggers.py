@@ -43,7 +43,7 @@ def _unpacked(history, skip):
     return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
 
 def _entries(h, n, n_valid, n_epoch, rest):
-    "All that comes after so many batches, validation passes and epochs, in order: (kind, batches so far, values)"
+    "What comes after so many batches, validation passes and epochs, in order: (kind, batches, values)"
     steps = (('step', i, {'epoch': bisect_left(h.ends, i), **values})
              for i, values in enumerate(_steps(h, n, rest), n + 1))
     valids = (('valid', row['batch'], {k: v for k, v in row.items() if k != 'batch'})
@@ -76,7 +76,7 @@ class Logger(MainProcessHook):
 
     def before_fit(self, learn: Learner) -> None:
         h, self.failed, self.is_open = learn.history, False, False
-        if self.n > h.n_steps or self.n_epoch > len(h): self._restart()     # the history of another run
+        if self.n > h.n_steps or self.n_epoch > len(h): self._restart()     # of another run
         self.open(learn)
         self.is_open = True
 
@@ -152,7 +152,9 @@ class FileLogger(Logger):
             if size > at:       # leave out what comes after it, such as an unfinished line
                 with open_file(self.path) as f: self._replace(f.read(at))
         else:
-            if size: print(f'{self.name}: the {self.path.name} that was there is {_move_aside(self.path).name} now')
+            if size:
+                aside = _move_aside(self.path).name
+                print(f'{self.name}: the {self.path.name} that was there is {aside} now')
             self._restart()        # all of it is written, to a new file
         self._append()
         self._note()
@@ -217,7 +219,7 @@ class CSVLogger(FileLogger):
 
     def _head(self, file, columns):
         self.columns = columns
-        odd = any('\r' in o for o in columns)        # readers need quotes, which the writer leaves out
+        odd = any('\r' in o for o in columns)        # which the writer does not quote
         quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator='\n', quoting=quoting).writerow(columns)
 

@@ -41,7 +41,7 @@ def valley(lrs: list[float], losses: list[float]) -> float:
 
 # %% ../../nbs/show/12_lr_curve.ipynb #ba194f46
 def slide(lrs: list[float], losses: list[float], distance: int = 15, threshold: float = .005) -> float|None:
-    "Choose the rate before the explosion, where slopes `distance` points apart differ by `threshold`; or None"
+    "Choose the rate before the explosion: slopes `distance` points apart differ by `threshold`; or None"
     n = len(losses)
     if n <= distance: return None
     sides = [(max(i - 1, 0), min(i + 1, n - 1)) for i in range(n)]
@@ -90,7 +90,7 @@ def _why_none(self) -> str:  # '' if there is a suggestion
     if len(inner) < 10:
         return (f'{len(inner)} points are left without the first {first} and the last 5, '
                 'but 10 are needed: pass a larger n_steps, or a lower start')
-    curve = trailing_average(self.losses, .9)[first:]     # `smoothed` lags: its lowest point comes late
+    curve = trailing_average(self.losses, .9)[first:]     # `smoothed` lags more
     at = curve.index(best := min(curve))
     top = max(curve[:at+1])
     fall = f'from {top:.4g} to {best:.4g} at best'
@@ -119,7 +119,7 @@ def _losses_to_show(curve, raw):
     return [low, high, high + .4*(high - low)] if n > 1 else values
 
 def _marks(found, curve):
-    "Rates that rules suggest, in order, with their losses and names; one that several suggest has them all"
+    "Rates that rules suggest, in order, with their losses and the names of their rules"
     rates, res = found.offered(), []
     for lr in sorted({*rates.values()}):
         i = min(range(len(found.lrs)), key=lambda i: abs(math.log(found.lrs[i]/lr)))
@@ -196,7 +196,7 @@ class LRCurve(Drawn):
 
     @property
     def smoothed(self) -> list[float]:
-        "Return the losses as fastai's rules see them: an exponential average with β = 0.98, which lags"
+        "Return the losses as fastai's rules see them: an exponential average with β = 0.98"
         return trailing_average(self.losses, .98)
 
     @property
@@ -206,7 +206,7 @@ class LRCurve(Drawn):
 
     @property
     def good_range(self) -> tuple[float, float]|None:  # (lowest, highest); None without a suggestion
-        "Return the decade below the rate with the lowest loss, on the curve as drawn, and down to a lower suggestion"
+        "Return the decade below the rate with the lowest loss as drawn, and down to a lower suggestion"
         if self.why: return None
         high = _lowest(self)
         return min(high/10, self.suggestion), high
@@ -224,10 +224,11 @@ class LRCurve(Drawn):
 
     def lines(self) -> list[list[str]]:
         "Return the header and the rows of the table of suggestions"
-        return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self.offered().items())]
+        rows = [[name, f'{lr:.2g}'] for name, lr in self.offered().items()]
+        return [['rule', 'learning rate'], *rows]
 
     def offer(self, area: Area) -> None:
-        "Leave the result in an area, and below it a slider to pick a rate, where somebody can move it"
+        "Leave the result in an area, and below it a slider, where somebody can move it"
         def mark():
             is_own = _said(self.picked) != _said(self.suggestion)
             self.show_in(area, self.chart(self.picked if is_own else None))
@@ -241,7 +242,7 @@ class LRCurve(Drawn):
 def _said(lr): return lr and f'{lr:.2g}'      # as the slider shows it
 
 class Picker:
-    """A slider along a curve, a button that gives the learner the picked rate, and one that removes them
+    """A slider along a curve, a button that sets the picked rate, and one that removes them
 
     Calls `moved` when `curve.picked` has changed.
     """
@@ -274,7 +275,8 @@ class Picker:
 
     def _name(self):
         lr = self.curve.picked
-        self.use.description, self.use.disabled = 'use …' if lr is None else f'use {lr:.2g}', lr is None
+        self.use.description = 'use …' if lr is None else f'use {lr:.2g}'
+        self.use.disabled = lr is None
 
     def _use(self, _): self.line.value = escape(self.curve.use(self.curve.picked))
 

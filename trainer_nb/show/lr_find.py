@@ -46,7 +46,7 @@ class _LRScreen:
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(learn, r, name, steps=None):
-    """Train to the next step of an optimizer; return the weighted mean of its losses; None without a step
+    """Train to the next step of an optimizer; return the mean of its losses; None without a step
 
     With several optimizers, `steps` is a list that grows with each step of this one."""
     losses, weights, key = [], [], f'loss_{name}'
@@ -83,10 +83,9 @@ def lr_find(learn: Learner,
 ) -> LRCurve:
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    The rates are those of the param group with the largest one; others keep their ratios to it. `suggestion` is
-    that of the first rule which is not past the lowest loss. An interrupt ends the search, which returns the
-    points that it has.
-    Raises ValueError for wrong arguments; errors in a step propagate.
+    The rates are those of the param group with the largest one; others keep their ratios to it.
+    `suggestion` is that of the first rule which is not past the lowest loss. An interrupt ends the search,
+    which returns its points. Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
         n_steps = as_count('n_steps', n_steps)
@@ -112,7 +111,8 @@ def lr_find(learn: Learner,
 def _use(find, name, lr):
     "Give the learner a learning rate, if no fit is running; return what to say"
     learn = find()
-    if learn is None or name not in learn.opts: return 'nothing is set: the learner has another optimizer, or is gone'
+    if learn is None or name not in learn.opts:
+        return 'nothing is set: the learner has another optimizer, or is gone'
     if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
     old = max(float(g['lr']) for g in learn.opts[name].param_groups)
     set_lr(learn.opts[name], lr)

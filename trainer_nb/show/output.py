@@ -23,7 +23,7 @@ from trainer_nb.draw import (
 )
 
 # %% ../../nbs/show/01_output.ipynb #3f398e25
-def front_end() -> str:  # 'html' in a kernel with rich output and in marimo, 'tty' at a terminal, or 'text'
+def front_end() -> str:  # 'html' in a kernel and in marimo, 'tty' at a terminal, or 'text'
     "Return the kind of output that this process can draw on"
     has_kernel = getattr(running_shell(), 'kernel', None) is not None
     if has_kernel or marimo_outputs() is not None: return 'html'
@@ -59,7 +59,7 @@ class Pace:
         return self.words()
 
     def words(self) -> str:
-        "Write the same while a step lasts: the time left goes down, until the step takes longer than those before"
+        "Write the same while a step lasts: the time left goes down, unless the step takes long"
         rate = _format_rate(self.n/self.passed)
         if self.total is None: return rate
         now, n_left = perf_counter() - self.start, self.total - self.n
@@ -102,12 +102,12 @@ def _html_sign(state: str) -> str:
     if state == 'paused':       # few fonts have this sign
         bars = 'display:inline-block;width:3px;height:11px;border:solid;border-width:0 3px'
         return f'<span role="img" aria-label="{sign}" style="{bars}"></span> '
-    color = 'inherit' if state == 'doubtful' else color         # amber text is hard to read on white
+    if state == 'doubtful': color = 'inherit'       # amber text is hard to read on white
     return f'<span aria-hidden="true" style="color:{color};font-weight:bold">{sign}</span> '
 
 # %% ../../nbs/show/01_output.ipynb #live0002
 def html_stale(advice: str, after_s: float = 10) -> str:
-    "Write a line that appears, and takes room, if nothing replaces it for a while; where not trusted, at once"
+    "Write a line that appears if nothing replaces it for a while; where not trusted, at once"
     since = strftime('%Y-%m-%d %H:%M:%S')
     return ('<style>@keyframes tnb-wait{from,to{height:0;visibility:hidden}}</style>'
             f'<div style="overflow:hidden;animation:tnb-wait {after_s:.0f}s">'
@@ -128,7 +128,7 @@ def _head(html, share, state, role=''):
     return f'<div {role}style="line-height:24px">{_html_bar(share, state)}{_html_sign(state)}{html}</div>'
 
 class Area:
-    """Outputs of a cell that change in place: a status line, a picture and a body, which keep their places to the end
+    """Outputs of a cell that change in place: a status line, a picture and a body
 
     Without a chart at its first use, or `has_picture`, the status line and the body are one output.
     """
@@ -138,7 +138,7 @@ class Area:
 
     def draw(self, status: str, share: float|None = None, body: str|None = None, chart: Any = None,
              advice: str = 'the kernel is busy, or gone', state: str = 'running', above: str = '') -> None:
-        "Show bar, status and time, and a `Chart` and HTML below if they are new; `advice` if no update follows"
+        "Show bar, status and time, and below what is new; `advice` if no update follows"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
@@ -179,7 +179,7 @@ class Area:
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
 class Loop:
-    "Shows a share, a text and perhaps a `Chart`, and at the end a last text; in a log, a line every 30 seconds"
+    "Shows a share, a text and perhaps a `Chart`, at the end a text; in a log, a line every 30 seconds"
     def __init__(self, where: str|None = None):
         self.where, self.area, self.next = where or front_end(), Area(), perf_counter() + 30
 

@@ -23,7 +23,7 @@ from .output import Area, Pace, front_end, html_news, put_line, terminal_width, 
 
 # %% ../../nbs/show/08_screens.ipynb #7d44ec8f
 class Screen:
-    "Shows nothing; base class of all screens, made for a learner, the last batch's number, and whether to plot"
+    "Shows nothing; base of screens, made for a learner, the last batch's number, whether to plot"
     every: float|None = math.inf
     def __init__(self, learn: Learner, end: int = 0, plot: bool = False): pass
     def draw(self, learn: Learner, status: str, progress: Any) -> None: pass
@@ -50,7 +50,7 @@ class _Columns:
         return head + line
 
     def _head(self, h, width):
-        "Choose the columns for this and the next rows; return a line with their names if they have changed"
+        "Choose the columns of the next rows; return a line with their names if they have changed"
         head, names = h.lines(len(h) - 1, width=width)[0], self.names
         self.names = ['time_s' if o == 'time' else o for o in head]
         # numbers of the next rows may be longer
@@ -59,13 +59,13 @@ class _Columns:
 
     def _line(self, h, mark):
         line = self._aligned(h.newest(self.names))
-        return mark + line[1:] if line[0] == ' ' else line     # from epoch 10,000 on, there is no room
+        return mark + line[1:] if line[0] == ' ' else line     # no room from epoch 10,000 on
 
     def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
 
 # %% ../../nbs/show/08_screens.ipynb #line0002
 class Lines(Screen):
-    "Print a header, lines while an epoch runs, one for each epoch with a * at the best so far, and one at the end"
+    "Print a header, lines in an epoch, one for each epoch with a * at the best so far, and one at the end"
     every = 30.
     flush_s = .02       # shortest time between two flushes: faster rows wait in the buffer
     def __init__(self, learn: Learner, end: int = 0, plot: bool = False):
@@ -96,7 +96,8 @@ class Lines(Screen):
     def valid(self, learn: Learner, line: Any) -> None:
         "Print the newest validation pass; that at an epoch's end is in its row"
         at_end = learn.state.batch_idx == length(learn.train_dl) or learn.history.n_steps == line.end
-        if not (at_end or learn.fitting.is_trained): self.write(self._short(printable(line.of_valid(learn)), least=-1))
+        if at_end or learn.fitting.is_trained: return
+        self.write(self._short(printable(line.of_valid(learn)), least=-1))
 
     def row(self, learn: Learner) -> None:
         "Print the newest epoch"
@@ -141,13 +142,13 @@ def _tick(region, line, over, tick_s):
         del screen
 
 class Region(Screen):
-    "Status line, live plot and table of epochs in a cell's output; the line may change more often than the plot"
+    "Status line, live plot and table of epochs in a cell's output; the line changes most often"
     every, plot_s, tick_s = None, 1., 1.
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
         h, self.first, self.end = learn.history, learn.bounds['row'], end
         self.area, self.progress = Area(), Pace()
         self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
-        self.drawn_at = self.plotted_at = -math.inf     # clock of the latest drawing, and of the latest one with a plot
+        self.drawn_at = self.plotted_at = -math.inf     # clocks of the latest drawing, and plot
         self.lock, self.over, self.thread = Lock(), Event(), None
 
     def _body(self, learn):      # the same rows at the end as before: nothing jumps
@@ -184,7 +185,7 @@ class Region(Screen):
         "Leave output that needs no kernel: a picture and a table"
         self.over.set()
         h, chart, rows = learn.history, None, len(learn.history) - self.first
-        if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else there is nothing to see
+        if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else it is empty
         text, body = h.text(self.first) if rows > 0 else '', self._body(learn)
         if rows > 40:
             every = f'<pre style="overflow-x:auto">{escape(h.text(self.first, 1000))}</pre>'

@@ -21,7 +21,7 @@ def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are un
     "Count the training batches and the validation passes that are left of a running fit"
     fit, state, n = learn.fitting, learn.state, length(learn.train_dl)
     if fit is None: return None, None
-    now, accum, bounds = state.optimizer_step, state.grad_accum_steps, []   # from here on, in optimizer steps
+    now, accum, bounds = state.optimizer_step, state.grad_accum_steps, []   # in optimizer steps
     in_epoch = math.ceil(n/accum) if n else 0
     done = 0 if fit.train is None else state.batch_idx      # batches of this epoch
     start = now - (in_epoch if done == n else done//accum)
@@ -34,7 +34,8 @@ def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are un
     ends = range(start + in_epoch, last, in_epoch) if n else range(0)   # of epochs, besides `last`
     if n_few := fit.plan.valid_every_epochs: ends = ends[n_few - 1 - state.epoch % n_few::n_few]
     every = range(0)
-    if fit.plan.next_valid is not None: every = range(fit.plan.next_valid, last + 1, fit.plan.valid_every or last + 1)
+    if fit.plan.next_valid is not None:
+        every = range(fit.plan.next_valid, last + 1, fit.plan.valid_every or last + 1)
     few, many = sorted((ends, every), key=len)
     is_done = fit.validated_at == (ends[0] if ends else last)
     twice = sum(o in many for o in few) + (last in every) + is_done
@@ -50,7 +51,7 @@ class _Waiting:
     "Measures what share of the latest seconds the loop has waited for data"
     def __init__(self, opened):
         self.opened, self.wait_s, self.time_s = opened, 0., 0.
-        self.seen = None, 0., 0.        # at the latest look: training pass, clock, seconds of its waiting
+        self.seen = None, 0., 0.        # training pass, clock, seconds of its waiting
 
     def words(self, fit):  # '' if that is little, or not known yet
         "Say how much it is, and what to do about it"
@@ -163,7 +164,7 @@ def _trouble(h, first):
                 'lower the learning rate')
 
 def _worse(h, first):
-    "Return (loss of the first batch, mean of the last epoch) of a fit that made it worse; else None"
+    "Return (loss of the first batch, mean of the last epoch) if the fit made it worse; else None"
     if len(h) <= first or h.kept is not None: return None
     begin, end = ([0, *h.ends][i] for i in (first, len(h) - 1))
     values = h.fetch(start=lambda name: begin).get('train_loss', [])
@@ -180,7 +181,7 @@ ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook',
          'memory': 'out of memory'}
 
 def outcome(learn: Learner, first: int = 0) -> str:
-    "Say how the latest fit ended, or where it is, without the `first` epochs: 'done: 3 epochs, best …'"
+    "Say how the latest fit ended, or where it is, without `first` epochs: 'done: 3 epochs, best …'"
     if learn.cancelled in ENDS: return f'{ENDS[learn.cancelled]} {learn.position}'
     h, best = learn.history, learn.history.best(first)
     if not h.n_steps: return 'nothing is trained yet'
@@ -195,5 +196,6 @@ def outcome(learn: Learner, first: int = 0) -> str:
 
 def end_state(learn: Learner, first: int = 0) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
-    if learn.cancelled in ENDS: return 'failed' if learn.cancelled in ('error', 'memory') else 'stopped'
+    if learn.cancelled in ('error', 'memory'): return 'failed'
+    if learn.cancelled in ENDS: return 'stopped'
     return 'doubtful' if _trouble(learn.history, first) else 'done'
