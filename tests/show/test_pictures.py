@@ -17,7 +17,6 @@ from trainer_nb.draw.smoothing import _fitted
 from trainer_nb.draw.tables import DARK
 from trainer_nb.features.activations import Activations
 from trainer_nb.loop.history import History, Plot
-from trainer_nb.loop.reading import best_epoch, overfit_since
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
@@ -562,25 +561,6 @@ def test_what_the_pointer_shows_are_the_recorded_values():
         real = {'train_loss': values[batch - 1], 'lr': .1, 'valid_loss': valid}
         assert shown == pytest.approx(real, rel=5e-4)
     assert 60 <= len(panel.hover) <= 80 and panel.hover[-1][0] == 140
-
-def test_healthy_fits_raise_no_false_alarm(n_fits=100, n_epochs=30):
-    "Noisy validation, a plateau, a slow rise within the noise: at no epoch of 100 fits; real overfitting is found"
-    def alarms(slope, noise):
-        h, found = History(), 0
-        for e in range(n_epochs):
-            train = .1 + math.exp(-e/6)*random.uniform(.95, 1.05)
-            valid = (.3 + math.exp(-e/5) + slope*max(0, e - 10))*math.exp(random.gauss(0, noise))
-            h.add_steps(2, {'train_loss': [train]*2})
-            h.add_valid({'epoch': e, 'valid_loss': valid})
-            h.add_epoch({'epoch': e, 'train_loss': train, 'valid_loss': valid})
-            best = best_epoch(h)
-            found += best is not None and bool(overfit_since(h, best))
-        return found
-    random.seed(0)
-    healthy = [alarms(0., noise) for noise in (.005, .02, .05, .1, .2) for _ in range(n_fits//5)]
-    assert not any(healthy), healthy
-    ill = [alarms(.03, noise) for noise in (.005, .02, .05) for _ in range(10)]
-    assert sum(o > 0 for o in ill) >= 27, ill
 
 # Linear or logarithmic
 
