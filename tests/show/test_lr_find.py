@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, shuffled
+from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, same, shuffled, weights
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -20,6 +20,7 @@ from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.lr_scheduler import LRScheduler
 from trainer_nb.features.schedule import OneCycle
+from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.show.budget import Budget
 
 
@@ -121,32 +122,24 @@ class Noisy(Dataset):
     def __init__(self):
         self.x, self.y = problem()
         self.np, self.g = np.random.default_rng(1), torch.Generator().manual_seed(1)
-        self.n, self.chain = 0, [Jitter()]
+        self.n, self.chain = 0, [np.random.RandomState(2)]
     def __len__(self): return 24
     def __getitem__(self, i):
         self.n += 1
-        return self.chain[0](self.x[i]) + self.np.normal()*.1 + torch.randn((), generator=self.g)*.1, self.y[i]
-
-class Jitter:
-    def __init__(self): self.rand = np.random.RandomState(2)
-    def __call__(self, x): return x + self.rand.rand()*.1
-
-class Step:
-    "A step with counters"
-    def __init__(self): self.n, self.seen = 0, []
-    def __call__(self, batch, learn):
-        self.n += 1
-        self.seen.append(len(batch[0]))
-        pred = learn.model(batch[0])
-        return {'loss': F.cross_entropy(pred, batch[1])*(1 + .01*self.n), 'pred': pred, 'targ': batch[1]}
+        noise = self.chain[0].rand() + self.np.normal() + torch.randn((), generator=self.g)
+        return self.x[i] + noise*.1, self.y[i]
 
 def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
 
 class Steps:
-    "A method as a step, with a tensor and a generator"
-    def __init__(self): self.target, self.gen, self.n = torch.ones(4), torch.Generator().manual_seed(1), 0
+    "A step, itself or its method, with counters, a tensor and a generator"
+    def __init__(self):
+        self.target, self.gen = torch.ones(4), torch.Generator().manual_seed(1)
+        self.n, self.seen = 0, []
+    def __call__(self, batch, learn): return self.step(batch, learn)
     def step(self, batch, learn):
         self.n += 1
+        self.seen.append(len(batch[0]))
         self.target.mul_(.9)
         return {'loss': loss_of(learn, (batch[0]*self.target, batch[1]))*torch.rand((), generator=self.gen)*self.n}
 
@@ -215,7 +208,7 @@ LEARNERS = {
                                                                 generator=torch.Generator().manual_seed(5))),
     'stateful loader': lambda: make_learner(train_dl=Stateful()),
     'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
-    'step with state': lambda: make_learner(train_step=Step()),
+    'step with state': lambda: make_learner(train_step=Steps()),
     'method': lambda: make_learner(train_step=Steps().step), 'subclass': lambda: make_learner(cls=Mine, loss_fn=None),
     'hook with state': lambda: make_learner(train_step=carried, hooks=[Carry()]),
     'validation': lambda: make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy]),
@@ -608,3 +601,92 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     for k in late:
         curve.suggest = k,
         assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.status()
+
+
+# Hooks and optimizers of others
+
+def test_a_step_that_relies_on_a_hook_that_stays_out_names_it():
+    class Scale(MainProcessHook):
+        def before_epoch(self, learn): self.scale = 2.
+    def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Scale).scale}
+    learn = make_learner(train_dl=batches(), train_step=step, hooks=[Scale()])
+    with pytest.raises(AttributeError) as e: learn.lr_find(n_steps=4)
+    assert any('Scale took no part: set `in_dry_run = True`' in o for o in e.value.__notes__)
+    Scale.in_dry_run = True
+    learn.lr_find(n_steps=4)
+
+def test_a_hook_that_writes_files_by_a_class_of_ours_stays_out(tmp_path):
+    class Mine(Checkpoint): pass
+    learn = make_learner(train_dl=batches(), hooks=[Mine(tmp_path/'c', every=1)])
+    learn.lr_find(n_steps=4)
+    assert not list(tmp_path.glob('c/*'))
+
+
+# Things that belong to others
+
+class Refusing:
+    "A state that cannot be loaded"
+    def __init__(self): self.n = 0
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): raise OSError('the disk is full')
+
+def test_weights_and_random_states_are_put_back_whatever_a_part_does():
+    "They would else be those of a search that has diverged"
+    learn = make_learner(train_dl=batches(), state=[Refusing()])
+    before, drawn = weights(learn.model), torch.get_rng_state()
+    with pytest.raises(OSError, match='disk'): learn.lr_find(n_steps=10)
+    assert same(weights(learn.model), before) and torch.equal(torch.get_rng_state(), drawn)
+
+
+# Optimizers inside optimizers
+
+class Own(torch.optim.Optimizer):
+    "It has an attribute that torch leaves out of its copies, as those of pytorch_optimizer have"
+    def __init__(self, params, lr=.1):
+        self.beta = .9
+        super().__init__(params, {'lr': lr})
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]['params']:
+            m = self.state[p].setdefault('m', torch.zeros_like(p))
+            p.sub_(m.mul_(self.beta).add_(p.grad), alpha=self.param_groups[0]['lr'])
+
+class Lookahead(torch.optim.Optimizer):
+    "Every third step goes half way; not initialized as torch's are"
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
+        self.n, self.state = 0, collections.defaultdict(dict)
+        for p in self.param_groups[0]['params']: self.state[p]['slow'] = p.detach().clone()
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.optimizer.step()
+        self.n += 1
+        if self.n % 3: return
+        for p in self.param_groups[0]['params']: p.copy_(self.state[p]['slow'].lerp_(p, .5))
+
+class Private(torch.optim.Optimizer):
+    "Adds noise, and calls an accountant, as Opacus does; everything else is that of the inner one"
+    def __init__(self, optimizer): self.original_optimizer, self.step_hook = optimizer, None
+    param_groups = property(lambda self: self.original_optimizer.param_groups)
+    state = property(lambda self: self.original_optimizer.state)
+    defaults = property(lambda self: self.original_optimizer.defaults)
+    def step(self, closure=None):
+        for p in self.param_groups[0]['params']: p.grad.add_(torch.randn(p.shape)*.01)
+        self.step_hook(self)
+        self.original_optimizer.step()
+
+def private(params):
+    spent, opt = [], Private(Own(params))
+    opt.step_hook = lambda opt: spent.append(1)
+    return opt
+
+@pytest.mark.parametrize('optim', [lambda params: Lookahead(Own(params)), private], ids=['lookahead', 'private'])
+def test_an_optimizer_inside_another_is_copied_with_its_attributes(optim):
+    def trained(n_steps):
+        torch.manual_seed(0)
+        learn = make_learner(train_dl=batches(), optim=optim)
+        for _ in range(2):
+            if n_steps: learn.lr_find(n_steps=n_steps)
+            learn.fit(1)
+        return digest(learn)
+    assert trained(0) == trained(7)
