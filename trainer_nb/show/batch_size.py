@@ -112,6 +112,12 @@ def _status(o) -> str:
     limit, end = f' of {format_bytes(o.limit)}' if o.limit else '', _ENDS[o.outcome]
     return f'largest {o.largest}{limit} ({end}), fastest {o.fastest}; {o.advice}'
 
+def _lines(o) -> list[list[str]]:
+    "Return the header and the rows of the table"
+    rows = [[str(n), format_bytes(peak), f'{speed:,.0f}' if speed else 'too large']
+            for n, peak, speed in zip(o.sizes, o.peaks, o.speeds)]
+    return [['batch size', 'memory', 'samples/s'], *rows]
+
 _ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
          'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped',
          '': 'running'}
@@ -150,7 +156,8 @@ class BatchSizes(Drawn):
     speeds: list = field(default_factory=list)      # samples per second, by size
     failed: int|None = None     # the smallest size that found no memory
     outcome: str = ''           # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
-    advice, status, chart = property(_advice), _status, _chart
+    advice, label = property(_advice), property(lambda o: f'plot of {len(o.sizes)} batch sizes')
+    status, lines, chart = _status, _lines, _chart
 
     def add(self, size: int, peak: int, speed: float) -> None:
         "Add a measurement"
@@ -174,15 +181,6 @@ class BatchSizes(Drawn):
         fitting = [(n, v) for n, v in zip(self.sizes, self.speeds) if n <= (self.largest or 0)]
         best = .97*max((v for _, v in fitting), default=0.)
         return next((n for n, v in fitting if v >= best), None)
-
-    @property
-    def label(self) -> str: return f'plot of {len(self.sizes)} batch sizes'
-
-    def lines(self) -> list[list[str]]:
-        "Return the header and the rows of the table"
-        rows = [[str(n), format_bytes(peak), f'{speed:,.0f}' if speed else 'too large']
-                for n, peak, speed in zip(self.sizes, self.peaks, self.speeds)]
-        return [['batch size', 'memory', 'samples/s'], *rows]
 
 # %% ../../nbs/show/06_batch_size.ipynb #7360cbc1
 def _next_size(found, good, bad):

@@ -51,8 +51,7 @@ def _harmless(f):
 class _Paced(MainProcessHook):
     "Draws on a screen when the budget or the screen allows it"
     def __init__(self):
-        self.note = ''                  # shown in the status line instead of the batch: 'compiling'
-        self.remark = ''                # shown in the status line besides: 'compiled in 3.1 s'
+        self.note = self.remark = ''    # in the status line: 'compiling' for the batch, and a remark
         self.budget: Any = None         # of the latest fit
         self.closed = 0.                # clock at the end of the latest fit
         self.screen = self.line = self.error = None
@@ -83,7 +82,6 @@ class _Paced(MainProcessHook):
 
     def _stop_timer(self):
         if self.timer is not None: self.timer.cancel()
-        self.timer = None
 
     def hold(self) -> None:
         "Stop drawing until `draw` is called"

@@ -214,13 +214,12 @@ class CSVLogger(FileLogger):
         values = {'batch': step, **values}
         if self.columns is None: self._head(self.file, list(values))
         if new := [k for k in values if k not in self.columns]: self._widen(new)
-        row = [values.get(k, '') for k in self.columns]
-        csv.writer(self.file, lineterminator='\n').writerow(row)
+        csv.writer(self.file, lineterminator='\n').writerow([values.get(k, '') for k in self.columns])
 
     def _head(self, file, columns):
         self.columns = columns
-        odd = any('\r' in o for o in columns)        # which the writer does not quote
-        quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+        is_odd = '\r' in ''.join(columns)        # which the writer does not quote
+        quoting = csv.QUOTE_ALL if is_odd else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator='\n', quoting=quoting).writerow(columns)
 
     def _widen(self, new):

@@ -80,6 +80,7 @@ def _lowest(curve):
     drawn = [v if math.isfinite(v) else math.inf for v in smooth(curve.losses)]
     return curve.lrs[drawn.index(min(drawn))]
 
+# %% ../../nbs/show/12_lr_curve.ipynb #why00001
 def _why_none(self) -> str:  # '' if there is a suggestion
     "Say why there is no suggestion"
     inner, first = _inner(self)[0], self.n_steps//10
