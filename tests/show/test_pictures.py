@@ -12,7 +12,7 @@ from trainer_nb.draw import (
 )
 from trainer_nb.draw.charts import _font
 from trainer_nb.draw.marks import _cut
-from trainer_nb.draw.panels import axes
+from trainer_nb.draw.panels import panel_ticks
 from trainer_nb.draw.smoothing import _fitted
 from trainer_nb.draw.tables import DARK
 from trainer_nb.features.activations import Activations
@@ -451,7 +451,7 @@ def test_numbers_at_the_axes_differ_and_do_not_overlap():
         xlim = (low, low*(1 + width)) if is_log else (low, low + width*(abs(low) or 1.))
         panel = Panel(54, 20, r.choice([244, 534]), r.choice([28, 60, 180]), [], xlim, xlim, n_ticks=r.choice([3, 5]),
                       is_log=is_log, ylog=is_log, whole=whole)
-        for k, found in enumerate(axes(panel)):
+        for k, found in enumerate(panel_ticks(panel)):
             words = [label for _, label in found]
             assert len({*words}) == len(words), (xlim, words)
             for v, label in found:

@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 from .tables import DARK, GREY, INK, SIZE, blank_figure, themed, tint
-from .panels import axes
+from .panels import panel_ticks
 from .marks import HOVER_CSS, html_hover, marks, notes
 
 # %% ../../nbs/draw/08_charts.ipynb #85fc355f
@@ -143,7 +143,7 @@ def _draw_panel(ax, p):
     for x, y, color in p.rings: ax.plot([x], [y], 'o', mec=color, **ring)
     if p.is_log: ax.set_xscale('log')
     if p.ylog: ax.set_yscale('log')
-    xs, ys = axes(p)
+    xs, ys = panel_ticks(p)
     ax.set_xticks([v for v, _ in xs], [label for _, label in xs] if p.xlabel is not None else [])
     ax.set_yticks([v for v, _ in ys], [label for _, label in ys])
     ax.minorticks_off()

@@ -13,7 +13,7 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
-from .panels import LEADING, Panel, axes, label_width, legend_rows, thinned
+from .panels import LEADING, Panel, label_width, legend_rows, panel_ticks, thinned
 from .tables import GREY, SIZE
 
 # %% ../../nbs/draw/07_marks.ipynb #31f2b050
@@ -39,7 +39,7 @@ class Words(NamedTuple):
 # %% ../../nbs/draw/07_marks.ipynb #880c3790
 def _grid(p):
     "Yield the grid, the frame, and the numbers beside them"
-    grid, (xticks, yticks) = [], axes(p)
+    grid, (xticks, yticks) = [], panel_ticks(p)
     for v, label in yticks:
         y = p.y(v)
         grid += [(p.left, y), (p.right, y), None]
