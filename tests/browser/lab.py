@@ -6,6 +6,7 @@ host: `foreign` lists the requests that it was refused.
 """
 import json, os, secrets, shutil, socket, subprocess, sys, tempfile, time, urllib.request
 from base64 import b64decode
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +28,48 @@ def missing():  # str or None
     if lacks: return f'{", ".join(lacks)} not installed'
     return None if CHROMIUM else 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+def serve(args, log, is_up, timeout=60, **kwargs):
+    "Start a program, and return its process as soon as `is_up()` raises no `OSError`"
+    with open(log, 'w') as f:
+        server = subprocess.Popen([*map(str, args)], stdout=f, stderr=f, stdin=subprocess.DEVNULL,
+                                  start_new_session=True, **kwargs)
+    end = time.monotonic() + timeout
+    while True:
+        try: is_up()
+        except OSError: pass
+        else: return server
+        if server.poll() is not None or time.monotonic() > end:
+            server.kill()
+            raise TimeoutError(log.read_text()[-2000:])
+        time.sleep(.05)
+
+@contextmanager
+def chromium():
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        try: yield browser
+        finally: browser.close()
+
+def new_page(browser, url, foreign, timeout=60, **viewport):
+    "A page in which waits take at most `timeout` seconds; requests to other hosts go to the list `foreign`"
+    page = browser.new_page(viewport={'width': 1000, 'height': 1000, **viewport})
+    page.set_default_timeout(timeout*1000)
+    page.on('request', lambda o: o.url.startswith((url, 'data:', 'blob:')) or foreign.append(o.url))
+    return page
+
+def until(page, js, arg=None, console=()):
+    "Wait until something is true in the page"
+    try: return page.wait_for_function(js, arg=arg, polling=30)
+    except Exception as e:
+        e.add_note(f'{js} {arg}, in\n{page.evaluate("document.body.innerText")[-3000:]}\n{console[-10:]}')
+        raise
+
 class Jupyter:
     "A server and a browser; a context manager that leaves nothing of either"
     def __init__(self,
@@ -36,17 +79,13 @@ class Jupyter:
         browser=None, # of another `Jupyter`, to share
     ):
         self.settings, self.timeout, self.foreign, self.pages = {**SETTINGS, **(settings or {})}, timeout, [], {}
-        self.server = self.driver = None
-        self.browser, self.is_guest = browser, browser is not None
+        self.server, self.browser, self.opened = None, browser, ExitStack()
 
     def __enter__(self):
         self.tmp = Path(tempfile.mkdtemp(prefix='browser.'))
         try:
             self._serve()
-            if self.is_guest: return self
-            from playwright.sync_api import sync_playwright
-            self.driver = sync_playwright().start()
-            self.browser = self.driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+            if self.browser is None: self.browser = self.opened.enter_context(chromium())
         except BaseException:
             self.__exit__()
             raise
@@ -57,10 +96,8 @@ class Jupyter:
             path = self.tmp/f'settings/@jupyterlab/{name}.jupyterlab-settings'
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(value))
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            self.url = f'http://127.0.0.1:{s.getsockname()[1]}'
-        self.token, self.root, log = secrets.token_hex(16), self.tmp/'notebooks', self.tmp/'server.log'
+        self.url = f'http://127.0.0.1:{free_port()}'
+        self.token, self.root = secrets.token_hex(16), self.tmp/'notebooks'
         self.root.mkdir()
         env = {**environment(self.tmp), 'JUPYTERLAB_SETTINGS_DIR': str(self.tmp/'settings'),
                'JUPYTERLAB_WORKSPACES_DIR': str(self.tmp/'workspaces'),
@@ -72,18 +109,9 @@ class Jupyter:
                    'LabApp.news_url': None,
                    'LabApp.extension_manager': 'readonly',
                    'LabApp.check_for_updates_class': 'jupyterlab.handlers.announcements.NeverCheckForUpdate'}
-        with open(log, 'w') as f:
-            self.server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--allow-root', '--no-browser',
-                                            *(f'--{k}={v}' for k, v in options.items())],
-                                           env=env, stdout=f, stderr=f, stdin=subprocess.DEVNULL,
-                                           start_new_session=True)
-        end = time.monotonic() + self.timeout
-        while True:
-            try: return self._api('GET', 'status')
-            except OSError:
-                if self.server.poll() is not None or time.monotonic() > end:
-                    raise TimeoutError(log.read_text()[-2000:]) from None
-            time.sleep(.05)
+        args = [f'--{k}={v}' for k, v in options.items()]
+        self.server = serve([sys.executable, '-m', 'jupyterlab', '--allow-root', '--no-browser', *args],
+                            self.tmp/'server.log', lambda: self._api('GET', 'status'), self.timeout, env=env)
 
     def _api(self, method, path):
         req = urllib.request.Request(f'{self.url}/api/{path}', method=method,
@@ -99,8 +127,7 @@ class Jupyter:
     def __exit__(self, *exc):
         try:
             for o in self.pages.values(): o.page.close()
-            if self.browser and not self.is_guest: self.browser.close()
-            if self.driver: self.driver.stop()
+            self.opened.close()
         finally:
             if self.server: self._end_server()
             shutil.rmtree(self.tmp, ignore_errors=True)
@@ -126,11 +153,8 @@ class Page:
         spec = {'name': 'python3', 'display_name': 'python3', 'language': 'python'}
         self.path.write_text(json.dumps({'cells': [], 'metadata': {'kernelspec': spec}, 'nbformat': 4,
                                          'nbformat_minor': 5}))
-        self.page = jupyter.browser.new_page(viewport={'width': 1000, 'height': 1000})
-        self.page.set_default_timeout(jupyter.timeout*1000)
+        self.page = new_page(jupyter.browser, jupyter.url, jupyter.foreign, jupyter.timeout)
         self.page.on('console', lambda o: self.console.append(f'{o.type}: {o.text}'))
-        self.page.on('request',
-                     lambda o: o.url.startswith((jupyter.url, 'data:', 'blob:')) or jupyter.foreign.append(o.url))
         self.page.on('dialog', lambda o: o.accept())
         self.page.add_init_script(path=Path(__file__).with_name('page.js'))
         self.js = self.page.evaluate
@@ -141,12 +165,7 @@ class Page:
         self.page.goto(self.url)
         self.until('nb.ready', busy)
 
-    def until(self, js, arg=None):
-        "Wait until something is true in the page"
-        try: self.page.wait_for_function(js, arg=arg, polling=30)
-        except Exception as e:
-            e.add_note(f'{js} {arg}, in\n{self.js("document.body.innerText")[-3000:]}\n{self.console[-10:]}')
-            raise
+    def until(self, js, arg=None): until(self.page, js, arg, self.console)
 
     def cells(self,
         *sources,  # str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from browser.lab import ARGS, CHROMIUM, missing
+from browser.lab import chromium, missing
 
 package = find_spec('axe_playwright_python')
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(not package, reason='pip install axe-playwright-python')]
@@ -52,13 +52,10 @@ def test_what_cells_show(page):
 @pytest.mark.parametrize('name', ['index', 'start/02_quickstart', 'howto/17_read_the_picture', 'loop/23_plot',
                                   'api/04_watch'])
 def test_pages_of_the_site(name):
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+    with chromium() as browser:
         for theme in 'light', 'dark':
             page = browser.new_page(color_scheme=theme)
             page.goto((html/f'{name}.html').as_uri())
             axe(page)
             found = page.evaluate(FOUND, 'article')
             assert not found, (theme, found)
-        browser.close()

@@ -2,7 +2,7 @@
 import io
 from pathlib import Path
 
-import nbformat
+import nbformat, pytest
 from PIL import Image
 
 SHOW = '''from trainer_nb.draw import Chart, Line, Panel
@@ -35,7 +35,12 @@ def column_of(page, box, share):
     found = [{x for x in range(plain.width) if plain.getpixel((x, y)) != lit.getpixel((x, y))} for y in rows]
     return sorted(found[0] & found[1])
 
-def check_pointing(page, far):
+# few: 0, 150, ... 900, and none in the middle of its column at the ends
+@pytest.mark.parametrize('is_image, each, far', [(True, 1, .008), (False, 150, .101)], ids=['many', 'few'])
+def test_columns_over_an_image_or_inline_svg(page, is_image, each, far):
+    page.cells(SHOW.replace('IMG', str(is_image)).replace('EACH', str(each)))
+    page.run()
+    if is_image: page.until('nb.area(0).querySelector("img")?.naturalWidth')
     for share in .0, .251, .5, .749, 1.:
         text, box = point(page, min(max(share, .001), .999))
         batch, train = text.replace('\\a ', '\n').split('\n')
@@ -43,19 +48,6 @@ def check_pointing(page, far):
         assert train == f'train {x/1000:.3f}' and abs(x/1000 - share) <= far, text
         lines = column_of(page, box, share)
         assert lines and abs(lines[len(lines)//2] - box['x'] - x/1000*box['width']) < 1.5, (x, lines, box)
-
-def shown(page, alt, each):
-    page.cells(SHOW.replace('IMG', alt).replace('EACH', str(each)))
-    page.run()
-
-def test_many_columns_over_an_image(page):
-    shown(page, '"plot"', 1)
-    page.until('nb.area(0).querySelector("img")?.naturalWidth')
-    check_pointing(page, .008)
-
-def test_few_columns_over_inline_svg(page):
-    shown(page, '', 150)        # 0, 150, ... 900: none in the middle of its column at the ends
-    check_pointing(page, .101)
 
 TESTS = f'import sys; sys.path.insert(0, {str(Path(__file__).parents[1]/"show")!r})'
 FIT = '''from test_pictures import overfit

@@ -69,18 +69,3 @@ def test_search_and_pick(page):
     html = {'text/html', 'text/plain'}
     assert kinds(page) == [html, {'image/png', *html}, html, html]
     check_notebook(page.save())
-
-def test_interrupt(page):
-    page.cells(FIND, SAME, 'curve', 'learn.fit(1)')
-    page.start()
-    page.until('nb.area(0)?.innerText.match(/[1-9]\\d\\/100/)')
-    page.interrupt()
-    page.wait()
-    assert 'stopped at' in page.text() and not [o for o in page.outputs() if o['output_type'] == 'error']
-    page.run(1)
-    same, _, n = page.text(1).split()
-    assert same == 'True' and 10 <= int(n) < 100
-    page.run(2)
-    assert kinds(page, 2)[:2] == [{'text/html', 'text/plain'}, {'image/png', 'text/html', 'text/plain'}]
-    page.run(3)
-    assert 'done: 1 epoch' in page.text(3)

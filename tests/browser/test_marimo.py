@@ -4,11 +4,11 @@ marimo need not be in this environment: MARIMO names a Python that has it beside
 
     MARIMO=/path/to/python python -m pytest -m soak tests/browser/test_marimo.py
 """
-import json, os, socket, subprocess, sys, time, urllib.request
+import json, os, subprocess, sys, time, urllib.request
 
 import pytest
 
-from browser.lab import ARGS, CHROMIUM
+from browser.lab import CHROMIUM, chromium, free_port, new_page, serve, until
 from fits import environment
 
 PYTHON = os.environ.get('MARIMO', sys.executable)
@@ -37,7 +37,7 @@ def missing():  # str or None
 class Marimo:
     "A server with one notebook, and its page; a context manager"
     def __init__(self, tmp, browser, cells, theme='light', width=1000, command='edit'):
-        self.tmp, self.browser, self.command, self.viewport = tmp, browser, command, {'width': width, 'height': 1000}
+        self.tmp, self.browser, self.command, self.width = tmp, browser, command, width
         self.theme, self.foreign = theme, []
         self.write(cells)
 
@@ -50,27 +50,14 @@ class Marimo:
         self.path.write_text(f'import marimo\n\napp = marimo.App()\n\n{body}\n')
 
     def __enter__(self):
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            port = s.getsockname()[1]
+        port = free_port()
         self.url = f'http://127.0.0.1:{port}'
-        with open(self.tmp/'server.log', 'w') as f:
-            self.server = subprocess.Popen(
-                [PYTHON, '-m', 'marimo', '-q', '-y', self.command, self.path.name, '--headless', '--no-token',
-                 '--port', str(port)], cwd=self.tmp, stdout=f, stderr=f, stdin=subprocess.DEVNULL,
-                env={**environment(self.tmp), 'MARIMO_SKIP_UPDATE_CHECK': '1'}, start_new_session=True)
-        end = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f'{self.url}/health', timeout=5).close()
-                break
-            except OSError:
-                if self.server.poll() is not None or time.monotonic() > end: raise TimeoutError(
-                    (self.tmp/'server.log').read_text()[-2000:]) from None
-            time.sleep(.1)
-        self.page = self.browser.new_page(viewport=self.viewport)
-        self.page.set_default_timeout(60_000)
-        self.page.on('request', lambda o: o.url.startswith((self.url, 'data:', 'blob:')) or self.foreign.append(o.url))
+        args = ['-m', 'marimo', '-q', '-y', self.command, self.path.name, '--headless', '--no-token', '--port', port]
+        env = {**environment(self.tmp), 'MARIMO_SKIP_UPDATE_CHECK': '1'}
+        self.server = serve([PYTHON, *args], self.tmp/'server.log',
+                            lambda: urllib.request.urlopen(f'{self.url}/health', timeout=5).close(),
+                            cwd=self.tmp, env=env)
+        self.page = new_page(self.browser, self.url, self.foreign, width=self.width)
         self.page.goto(self.url)
         return self
 
@@ -80,11 +67,7 @@ class Marimo:
         try: self.server.wait(10)
         except subprocess.TimeoutExpired: self.server.kill()
 
-    def until(self, js, arg=None):
-        try: return self.page.wait_for_function(js, arg=arg, polling=30)
-        except Exception as e:
-            e.add_note(self.page.evaluate('document.body.innerText')[-3000:])
-            raise
+    def until(self, js, arg=None): return until(self.page, js, arg)
 
     def shows(self, k, *texts):
         "Wait until the output of cell `k` has all these texts"
@@ -113,13 +96,12 @@ class Marimo:
         subprocess.run([PYTHON, '-m', 'trainer_nb', 'stop', f'runs/{name}'], cwd=self.tmp, env=environment(self.tmp))
 
     def shot(self, name):
-        if SHOTS: self.page.screenshot(path=f'{SHOTS}/{name}-{self.theme}-{self.viewport["width"]}.png')
+        if SHOTS: self.page.screenshot(path=f'{SHOTS}/{name}-{self.theme}-{self.width}.png')
 
 @pytest.fixture(scope='module')
 def browser():
     if why := missing(): pytest.skip(why)
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as driver: yield driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+    with chromium() as browser: yield browser
 
 pytestmark = pytest.mark.soak
 looks = pytest.mark.parametrize('look', [('light', 1000), ('dark', 480)], ids=lambda o: f'{o[0]}-{o[1]}')

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from browser.lab import ARGS, CHROMIUM, missing
+from browser.lab import chromium, missing
 
 import trainer_nb.all as everything
 
@@ -54,18 +54,14 @@ CONTRAST = '''() => {     // of text to background, by WCAG 2, for everything th
 @pytest.fixture(scope='module')
 def tab():
     "A page of a browser; `tab.said` is what consoles said, `tab.asked` which URLs were asked for"
-    from playwright.sync_api import sync_playwright
     assert (html/'index.html').exists(), 'build it first: make docs'
-    with sync_playwright() as driver:
-        args = [o for o in ARGS if 'EXCLUDE' not in o] + ['--host-resolver-rules=MAP * ~NOTFOUND']
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=args)
+    with chromium() as browser:
         tab = browser.new_page(viewport={'width': 1280, 'height': 900}, color_scheme='light')
         tab.said, tab.asked = [], []
         tab.on('console', lambda o: o.type in ('error', 'warning') and tab.said.append((tab.url, o.text)))
         tab.on('pageerror', lambda e: tab.said.append((tab.url, str(e))))
         tab.on('request', lambda o: tab.asked.append(o.url))
         yield tab
-        browser.close()
 
 @pytest.fixture(scope='module')
 def seen(tab):

@@ -1,15 +1,16 @@
 "Requests are executed between two batches and change no number; buttons appear where they can work, and leave nothing"
 import gc, os, signal, subprocess, sys, threading, time, weakref
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
-import ipywidgets, pytest, torch
+import pytest, torch
 from ipywidgets.widgets.widget import _instances as open_widgets
 from jupyter_client.manager import start_new_kernel
 
 import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled, told
-from trainer_nb.show.controls import Asked, ButtonRow, Controls, _hint, pause, scale_lr, unpause
+from trainer_nb.show.controls import Asked, Controls, _hint, pause, scale_lr, unpause
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -65,7 +66,7 @@ def screen(monkeypatch):
 
 def click(*labels):
     def f(learn):
-        for o in labels: learn.get_hook(Controls).panel.buttons[o].click()
+        for o in labels: learn.get_hook(Controls).above.panel.buttons[o].click()
     return f
 
 def log(learn): return [(o.what, o.where, o.result) for o in learn.get_hook(Controls).log]
@@ -73,33 +74,30 @@ def log(learn): return [(o.what, o.where, o.result) for o in learn.get_hook(Cont
 
 # Requests
 
-def by_hook(what): return [At(3, lambda learn: learn.request(what))]
+def by_hook(f): f()
 
-def by_thread(what):
-    def ask(learn):
-        thread = threading.Thread(target=learn.request, args=(what,))
-        thread.start()
-        thread.join()
-    return [At(3, ask)]
+def by_thread(f):
+    thread = threading.Thread(target=f)
+    thread.start()
+    thread.join()
 
-def by_signal(what):
-    def raise_signal(learn):
-        old = signal.signal(signal.SIGTERM, lambda *args: learn.request(what))
-        try: signal.raise_signal(signal.SIGTERM)
-        finally: signal.signal(signal.SIGTERM, old)
-    return [At(3, raise_signal)]
+def by_signal(f):
+    old = signal.signal(signal.SIGTERM, lambda *args: f())
+    try: signal.raise_signal(signal.SIGTERM)
+    finally: signal.signal(signal.SIGTERM, old)
 
 @pytest.mark.parametrize('by', [by_hook, by_thread, by_signal])
 def test_requests_are_done_at_the_next_boundary(by):
-    learn = start(*by('stop'))
-    learn.fit(2)
+    def fitted(what):
+        learn = start(At(3, lambda learn: by(lambda: learn.request(what))))
+        learn.fit(3)
+        return learn
+    learn = fitted('stop')
     assert learn.cancelled == 'stop' and learn.state.batch_idx == 3 and not len(learn.history)
-    learn = start(*by('stop_epoch'))
-    learn.fit(3)
+    learn = fitted('stop_epoch')
     assert learn.cancelled is None and len(learn.history) == 1 and learn.history.epochs['valid_loss']
     seen = []
-    learn = start(*by(lambda learn: seen.append((learn.state.batch_idx, learn.batch, threading.current_thread()))))
-    learn.fit(2)
+    fitted(lambda learn: seen.append((learn.state.batch_idx, learn.batch, threading.current_thread())))
     assert seen == [(3, None, threading.current_thread())]
 
 
@@ -135,7 +133,7 @@ def test_nothing_moves_in_a_pause_and_requests_are_done(n):
 @pytest.mark.parametrize('how', ['stop', 'interrupt'])
 def test_stop_in_a_pause(n, how, screen):
     learn = start(Controls())
-    end = learn.stop if how == 'stop' else lambda: os.kill(os.getpid(), signal.SIGINT)
+    end = learn.stop if how == 'stop' else interrupt
     def paused(): return log(learn) and log(learn)[0][1]
     hooks = [At(n, lambda learn: (click('Pause')(learn), when(paused, end)))]
     try: learn.fit(**FIT, hooks=hooks)
@@ -146,18 +144,15 @@ def test_stop_in_a_pause(n, how, screen):
     assert digest(learn) == calm()
 
 def test_the_second_interrupt_in_a_pause():
-    def twice():
-        for _ in range(2): os.kill(os.getpid(), signal.SIGINT)
-    told = []
+    seen = []
     class Display(Hook):
         provides = 'display'
-        def pause(self, learn, is_paused, skipped_s=0.): told.append(is_paused)
-    learn = start(Display())
+        def pause(self, learn, is_paused, skipped_s=0.): seen.append(is_paused)
     def f(learn):
         learn.request(pause)
-        learn.request(lambda learn: twice())
-    with pytest.raises(KeyboardInterrupt) as e: learn.fit(2, hooks=[At(2, f)])
-    assert not isinstance(e.value, TrainingInterrupted) and told == [True, False]
+        learn.request(lambda learn: (interrupt(), interrupt()))
+    with pytest.raises(KeyboardInterrupt) as e: start(Display(), At(2, f)).fit(2)
+    assert not isinstance(e.value, TrainingInterrupted) and seen == [True, False]
 
 # Learning rate
 
@@ -194,13 +189,11 @@ class Checkpoint(Hook):
 
 def test_checkpoint_button(screen):
     enabled = []
-    def look(learn): enabled.append(not learn.get_hook(Controls).panel.buttons['Checkpoint now'].disabled)
+    def look(learn): enabled.append(not learn.get_hook(Controls).above.panel.buttons['Checkpoint now'].disabled)
     start(Controls(), At(1, look)).fit(1)
     hook = Checkpoint()
     def from_a_thread(learn):
-        thread = threading.Thread(target=click('Checkpoint now'), args=(learn,))
-        thread.start()
-        thread.join()
+        by_thread(partial(click('Checkpoint now'), learn))
         look(learn)
     learn = start(Controls(), At(1, look), At(2, from_a_thread), At(3, look))
     learn.fit(1, hooks=[hook])
@@ -235,7 +228,7 @@ def test_stop_after_epoch_says_when(n, n_epochs, screen):
 def test_nothing_is_left(screen):
     "No widget, no reference to the learner, and a click that comes too late does nothing"
     before, panels = set(open_widgets), []
-    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).panel)))
+    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).above.panel)))
     learn.fit(**FIT)
     assert digest(learn) == calm() and set(open_widgets) == before
     assert [VIEW in o for o in screen.shown] == [True, False]
@@ -249,37 +242,39 @@ def test_nothing_is_left(screen):
     gc.collect()
     assert ref() is None
 
-@pytest.mark.parametrize('end', ['error', 'interrupt'])
+def interrupt(learn=None): os.kill(os.getpid(), signal.SIGINT)
+
+@pytest.mark.parametrize('end', [lambda learn: 1/0, interrupt])
 def test_nothing_is_left_when_it_ends_badly(end, screen):
-    def fail(learn):
-        if end == 'error': raise ZeroDivisionError
-        os.kill(os.getpid(), signal.SIGINT)
     before = set(open_widgets)
-    with pytest.raises((ZeroDivisionError, TrainingInterrupted)): start(Controls(), At(3, fail)).fit(1)
+    with pytest.raises((ZeroDivisionError, TrainingInterrupted)): start(Controls(), At(3, end)).fit(1)
     assert set(open_widgets) == before and VIEW not in screen.shown[-1]
 
-@pytest.mark.parametrize('what', ['Button', 'say', 'close', 'display'])
+@pytest.mark.parametrize('what', ['ipywidgets.Button', 'trainer_nb.show.controls.ButtonRow.say',
+                                  'trainer_nb.show.controls.ButtonRow.close', 'IPython.display.display'])
 def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     def fail(*args, **kwargs): raise RuntimeError('no comm')
-    owner = ipywidgets if what in ('Button', 'HBox') else screen if what == 'display' else ButtonRow
-    if what == 'display': monkeypatch.setattr('IPython.display.display', fail)
-    else: monkeypatch.setattr(owner, what, fail)
+    monkeypatch.setattr(what, fail)
     def f(learn):
-        if learn.get_hook(Controls).panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
+        if learn.get_hook(Controls).above.panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
         else: pause_and_go_on(learn)
     learn = start(Controls(), At(3, f))
     with told() as said: learn.fit(**FIT)
     assert digest(learn) == calm()
     assert said == ['Controls: the panel failed (RuntimeError: no comm); training continues']
-    if what in ('Button', 'HBox'): assert [VIEW in o for o in screen.shown] == [False]*len(screen.shown)
+    if what == 'ipywidgets.Button': assert not any(VIEW in o for o in screen.shown)
 
 
 # Where there are buttons
 
-def test_without_ipywidgets_there_is_a_line(monkeypatch):
-    class Kernel: shell_channel_thread = _allow_stdin = True
-    monkeypatch.setattr('IPython.get_ipython', lambda: type('Shell', (), {'kernel': Kernel})())
-    assert controls_module._clickable() is Kernel
+@pytest.fixture
+def kernel(monkeypatch):
+    kernel = SimpleNamespace(shell_channel_thread=True, _allow_stdin=True)
+    monkeypatch.setattr('IPython.get_ipython', lambda: SimpleNamespace(kernel=kernel, execution_count=1))
+    return kernel
+
+def test_without_ipywidgets_there_is_a_line(kernel, monkeypatch):
+    assert controls_module._clickable() is kernel
     screen = Screen()
     monkeypatch.setattr('IPython.display.display', screen.display)
     monkeypatch.setitem(sys.modules, 'ipywidgets', None)
@@ -290,11 +285,8 @@ def test_without_ipywidgets_there_is_a_line(monkeypatch):
     assert screen.shown[0]['text/plain'] == _hint() and screen.shown[1]['text/plain'].startswith('paused at batch ')
 
 @pytest.mark.parametrize('name, value', [('shell_channel_thread', None), ('_allow_stdin', False)])
-def test_who_gets_no_buttons(name, value, monkeypatch):
-    kernel = type('Kernel', (), {'shell_channel_thread': True, '_allow_stdin': True})
-    monkeypatch.setattr('IPython.get_ipython', lambda: type('Shell', (), {'kernel': kernel})())
-    assert controls_module._clickable() is kernel
-    monkeypatch.setattr(kernel, name, value)
+def test_who_gets_no_buttons(name, value, kernel):
+    setattr(kernel, name, value)
     assert controls_module._clickable() is None
 
 SCRIPT = '''

@@ -1,6 +1,6 @@
 "The same fit in kernels, exports, terminals and pipes: the same numbers, and nothing that the place cannot show"
 import fcntl, os, struct, subprocess, sys, termios
-from functools import cache
+from functools import cache, partial
 
 import nbformat, pytest
 
@@ -53,17 +53,57 @@ learn.fit(100)'''
 def at_step_25(what):
     return f'LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 25 and {what})'
 
-CELLS = {       # name → sources of its cells
-    'fit': [FIT, 'learn.history', 'learn.show()'],
-    'thousands of steps': ['learn = start(train_dl=shuffled(5*150))\nlearn.fit(20)'],
-    'a hundred epochs': [MANY],
-    'failed': [fit('Fail()'), 'learn.show()'],
-    'stopped': [fit(at_step_25('learn.stop()')), 'learn.show()', 'learn.resume()', DIGEST],
-    'interrupted': [fit(at_step_25('signal.raise_signal(signal.SIGINT)')), 'learn.show()', 'learn.resume()', DIGEST],
-    'in a thread': [THREAD, 'learn.show()', 'learn.stop()\nthread.join()', 'learn.show()', 'learn.resume()', DIGEST],
-    **{f'lossy {keep}': [fit(f'Lossy({keep}), Pace()'), 'learn.show()', DIGEST] for keep in (0, .3)},
-    'lossy to the end': [fit('Lossy(0, to_the_end=True)'), 'learn.get_hook(Lossy).restore()', 'learn.show()', DIGEST],
-    **{f'cleared {wait}': [fit(f'ClearOutput(wait={wait})'), 'learn.show()', DIGEST] for wait in (False, True)},
+def check_digest(outputs):
+    assert ''.join(o.text for o in outputs).strip() == expected()      # a kernel may send the end of a line apart
+
+def check_end(end, first, shown, nothing, digest, error=None, n_rows=1):
+    "The fit ended early, was shown again, and was resumed to the same numbers"
+    check_outputs(first, end, n_rows, error)
+    check_outputs(shown, end, n_rows)
+    check_outputs(nothing, n_rows=None)
+    check_digest(digest)
+
+def interrupted(fit, *cells):
+    check_end('interrupted', fit, *cells, 'TrainingInterrupted')
+    check_interrupted('\n'.join(fit[-1].traceback))
+
+def in_a_thread(first, live, nothing, *rest):
+    check_shown(live)
+    assert not nothing
+    check_end('stopped', first, *rest, n_rows=None)
+
+def failed(fit, shown):
+    check_outputs(fit, 'failed', 1, 'ZeroDivisionError')
+    check_outputs(shown, 'failed', 1)
+
+def lossy(fit, shown, digest):      # however many updates are lost: the next one shows all
+    check_outputs(fit)
+    cleared([], shown, digest)
+
+def lossy_to_the_end(fit, n_lost, shown, digest):
+    assert int(n_lost[0].data['text/plain'])
+    cleared([], shown, digest)
+
+def cleared(fit, shown, digest):
+    assert not [o for o in fit if o.output_type in ('error', 'stream')]
+    check_outputs(shown)
+    check_digest(digest)
+
+STOPS = ['learn.show()', 'learn.resume()', DIGEST]
+CELLS = {       # name → check of its outputs, sources of its cells
+    'fit': (lambda *cells: [*map(check_outputs, cells)], FIT, 'learn.history', 'learn.show()'),
+    'thousands of steps': (partial(check_outputs, n_rows=20),
+                           'learn = start(train_dl=shuffled(5*150))\nlearn.fit(20)'),
+    'a hundred epochs': (partial(check_outputs, n_rows=100), MANY),
+    'failed': (failed, fit('Fail()'), 'learn.show()'),
+    'stopped': (partial(check_end, 'stopped'), fit(at_step_25('learn.stop()')), *STOPS),
+    'interrupted': (interrupted, fit(at_step_25('signal.raise_signal(signal.SIGINT)')), *STOPS),
+    'in a thread': (in_a_thread, THREAD, 'learn.show()', 'learn.stop()\nthread.join()', *STOPS),
+    **{f'lossy {keep}': (lossy, fit(f'Lossy({keep}), Pace()'), 'learn.show()', DIGEST) for keep in (0, .3)},
+    'lossy to the end': (lossy_to_the_end, fit('Lossy(0, to_the_end=True)'), 'learn.get_hook(Lossy).restore()',
+                         'learn.show()', DIGEST),
+    **{f'cleared {wait}': (cleared, fit(f'ClearOutput(wait={wait})'), 'learn.show()', DIGEST)
+       for wait in (False, True)},
 }
 
 @pytest.fixture(scope='module')
@@ -72,69 +112,19 @@ def ran(tmp_path_factory):
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
-    nb = notebook('import signal, threading', *(o for sources in CELLS.values() for o in sources))
+    nb = notebook('import signal, threading', *(o for _, *sources in CELLS.values() for o in sources))
     specs = KernelSpecManager(kernel_dirs=[f'{sys.prefix}/share/jupyter/kernels'])
     manager = AsyncKernelManager(kernel_spec_manager=specs)
     # a kernel may send the two parts of a `print` one by one
     NotebookClient(nb, km=manager, timeout=120, allow_errors=True, coalesce_streams=True,
                    extra_arguments=['--log-level=ERROR']).execute(env=environment(tmp_path_factory.mktemp('kernel')))
     outputs = iter([cell.outputs for cell in nb.cells[2:]])
-    return {name: [next(outputs) for _ in sources] for name, sources in CELLS.items()} | {'notebook': nb}
+    return {name: [next(outputs) for _ in sources] for name, (_, *sources) in CELLS.items()} | {'notebook': nb}
 
-def check_digest(outputs):
-    assert ''.join(o.text for o in outputs).strip() == expected()      # a kernel may send the end of a line apart
+@pytest.mark.parametrize('name', CELLS)
+def test_in_a_kernel(ran, name): CELLS[name][0](*ran[name])
 
-def check_end(cells, end, error=None, n_rows=1):
-    "The fit ended early, was shown again, and was resumed to the same numbers"
-    check_outputs(cells[0], end, n_rows, error)
-    check_outputs(cells[1], end, n_rows)
-    check_outputs(cells[2], n_rows=None)
-    check_digest(cells[3])
-
-def test_a_fit_leaves_a_table_and_a_picture(ran):
-    for outputs in ran['fit']: check_outputs(outputs)
-    check_notebook(ran['notebook'])
-
-def test_thousands_of_steps(ran): check_outputs(ran['thousands of steps'][0], n_rows=20)
-
-def test_a_hundred_epochs_with_seven_metrics(ran): check_outputs(ran['a hundred epochs'][0], n_rows=100)
-
-def test_failed(ran):
-    check_outputs(ran['failed'][0], 'failed', 1, 'ZeroDivisionError')
-    check_outputs(ran['failed'][1], 'failed', 1)
-
-def test_stopped(ran): check_end(ran['stopped'], 'stopped')
-
-def test_interrupted(ran):
-    check_end(ran['interrupted'], 'interrupted', 'TrainingInterrupted')
-    check_interrupted('\n'.join(ran['interrupted'][0][-1].traceback))
-
-def test_in_a_thread(ran):
-    first, shown, nothing, *rest = ran['in a thread']
-    check_shown(shown)
-    assert not nothing
-    check_end([first, *rest], 'stopped', n_rows=None)
-
-@pytest.mark.parametrize('keep', [0, .3])
-def test_a_front_end_that_loses_updates(ran, keep):
-    "However many: the next one shows all"
-    fit, shown, digest = ran[f'lossy {keep}']
-    check_outputs(fit)
-    check_outputs(shown)
-    check_digest(digest)
-
-def test_a_front_end_that_loses_the_last_update(ran):
-    _, n_lost, shown, digest = ran['lossy to the end']
-    assert int(n_lost[0].data['text/plain'])
-    check_outputs(shown)
-    check_digest(digest)
-
-@pytest.mark.parametrize('wait', [False, True])
-def test_cleared_output(ran, wait):
-    fit, shown, digest = ran[f'cleared {wait}']
-    assert not [o for o in fit if o.output_type in ('error', 'stream')]
-    check_outputs(shown)
-    check_digest(digest)
+def test_nothing_of_widgets_is_saved(ran): check_notebook(ran['notebook'])
 
 # Tools
 

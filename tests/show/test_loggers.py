@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest, torch
 
-from common import batches, make_learner, record, shuffled, until
+from common import batches, make_learner, record, shuffled, stop_at, until
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.show.loggers import CSVLogger, JSONLLogger
@@ -19,9 +19,7 @@ def start(seed, *hooks):
     return make_learner(train_dl=shuffled(), valid_dl=batches(seed=2), metrics=[accuracy], seed=7, hooks=hooks)
 
 def crash(step):
-    def fail(learn):
-        if learn.training and learn.state.optimizer_step == step: raise ZeroDivisionError('on purpose')
-    return LambdaHook(after_loss=fail)
+    return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step else 0)
 
 def crashed_and_resumed(tmp_path, make, steps=(4, 8, 13)):
     "A training that fails three times, each time after its last checkpoint, and is resumed by a new learner and logger"
@@ -62,6 +60,31 @@ def test_csv(tmp_path):
         table = read_csv(tmp_path/f'{what}.csv')
         for name, values in getattr(h, what).items(): assert table[name].tolist() == values, name
 
+@pytest.mark.parametrize('cls', [WandbLogger, TrackioLogger])
+def test_trackers_that_are_not_here(monkeypatch, cls):
+    "Fakes with the calls that we make, which keep what they are sent; the next fit continues the run"
+    run, got = fakes(monkeypatch, []), {}
+    learn = start(0, cls('p'))
+    learn.fit(**FIT)
+    for k, step, v in run.sent: got.setdefault(k, []).append((step, v))
+    assert got == expected(learn.history, 'epoch_')
+    learn.fit(1)
+    assert run.begun == [None, 'run 1']
+
+@pytest.mark.soak
+def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
+    "as the recipe says; the file holds values as JSON"
+    pytest.importorskip('wandb', reason='needs wandb')
+    monkeypatch.setenv('WANDB_SILENT', 'true')
+    learn = start(0, WandbLogger('p', mode='offline', dir=tmp_path))
+    learn.fit(**FIT)
+    [file] = tmp_path.rglob('*.wandb')
+    epochs = learn.history.epochs
+    until(lambda: repr(epochs['train_loss'][-1]).encode() in file.read_bytes(), 60)      # another process writes it
+    kept = file.read_bytes()
+    for name, values in ('epoch_train_loss', epochs['train_loss']), ('valid_loss', epochs['valid_loss']):
+        assert name.encode() in kept and len(values) > 1 and all(repr(v).encode() in kept for v in values)
+
 def test_tensorboard(tmp_path):
     "Read with TensorBoard's own reader, which leaves out what was purged; it keeps float32"
     pytest.importorskip('tensorboard')
@@ -87,61 +110,34 @@ def test_mlflow(tmp_path):
         if 'time_s' in name: continue       # of an epoch that was trained twice, the first one is there
         assert [(o.step, o.value) for o in client.get_metric_history(runs[0].info.run_id, name)] == points, name
 
-@pytest.mark.parametrize('cls, name', [(WandbLogger, 'wandb'), (TrackioLogger, 'trackio')])
-def test_trackers_that_are_not_here(tmp_path, monkeypatch, cls, name):
-    "Fakes with the calls that we make, which keep what they are sent"
-    fake, runs, log = ModuleType(name), [], []
-    def init(project, config, resume, name=None, id=None):
-        run = SimpleNamespace(id=id or 'run 1', name=name or 'run 1',
-                              step=max((i for i, _ in log), default=0) + 1 if log else 0,
-                              log=lambda values, step: log.append((step, values)), finish=lambda exit_code: None)
-        runs.append(id or name)
-        return run
-    fake.init, fake.log, fake.finish = init, lambda values, step: log.append((step, values)), lambda: None
-    monkeypatch.setitem(sys.modules, name, fake)
-    learn = start(0, cls('p'))
-    learn.fit(**FIT)
-    got = {}
-    for step, values in log:
-        for k, v in values.items(): got.setdefault(k, []).append((step, v))
-    assert got == expected(learn.history, 'epoch_')
-    learn.fit(1)
-    assert runs == [None, 'run 1']
-
-@pytest.mark.soak
-def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
-    "as the recipe says; the file holds values as JSON"
-    pytest.importorskip('wandb', reason='needs wandb')
-    monkeypatch.setenv('WANDB_SILENT', 'true')
-    learn = start(0, WandbLogger('p', mode='offline', dir=tmp_path))
-    learn.fit(**FIT)
-    [file] = tmp_path.rglob('*.wandb')
-    epochs = learn.history.epochs
-    until(lambda: repr(epochs['train_loss'][-1]).encode() in file.read_bytes(), 60)      # another process writes it
-    kept = file.read_bytes()
-    for name, values in ('epoch_train_loss', epochs['train_loss']), ('valid_loss', epochs['valid_loss']):
-        assert name.encode() in kept and len(values) > 1 and all(repr(v).encode() in kept for v in values)
 
 
 # What hooks record
 
+class Run:
+    "What wandb and trackio return: it keeps what it is sent"
+    id, name, step = 'run 1', 'run 1', 0
+    def __init__(self, sent): self.sent, self.begun = sent, []
+    def init(self, name=None, id=None, **kwargs):
+        self.begun.append(id or name)
+        return self
+    def log(self, values, step): self.sent.extend((k, step, v) for k, v in values.items())
+    def finish(self, exit_code=0): pass
+
+class Client:
+    "What MLflow has, of the same list"
+    def __init__(self, sent): self.sent = sent
+    def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={k: 0. for k, _, _ in self.sent}))
+    def get_metric_history(self, i, k): return [SimpleNamespace(step=step) for name, step, _ in self.sent if name == k]
+
 def fakes(monkeypatch, sent):
     "Services that keep what they are sent, by the names of their packages"
-    for name in 'wandb', 'trackio':
-        fake = ModuleType(name)
-        def log(values, step): sent.extend((k, step, v) for k, v in values.items())
-        run = SimpleNamespace(id='1', name='1', step=0, log=log, finish=lambda **kwargs: None)
-        fake.init, fake.log, fake.finish = lambda run=run, **kwargs: run, log, lambda: None
-        monkeypatch.setitem(sys.modules, name, fake)
-    def log_metrics(values, step): sent.extend((k, step, v) for k, v in values.items())
-    class Client:
-        def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={k: 0. for k, _, _ in sent}))
-        def get_metric_history(self, i, k): return [SimpleNamespace(step=step) for name, step, _ in sent if name == k]
-    mlflow = ModuleType('mlflow')
+    run, mlflow = Run(sent), ModuleType('mlflow')
     mlflow.start_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1'))
-    mlflow.end_run = lambda status: None
-    mlflow.set_experiment, mlflow.log_metrics, mlflow.MlflowClient = lambda name: None, log_metrics, Client
-    monkeypatch.setitem(sys.modules, 'mlflow', mlflow)
+    mlflow.end_run, mlflow.set_experiment = (lambda status: None), (lambda name: None)
+    mlflow.log_metrics, mlflow.MlflowClient = run.log, lambda: Client(sent)
+    for name, o in ('wandb', run), ('trackio', run), ('mlflow', mlflow): monkeypatch.setitem(sys.modules, name, o)
+    return run
 
 def read_jsonl(path, name, sent):
     return [(o['batch'], o[name]) for o in map(json.loads, path.open()) if o['kind'] == 'step']
@@ -175,11 +171,7 @@ def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, m
     for again in 'resume', 'checkpoint':
         sent, path = [], tmp_path/again
         fakes(monkeypatch, sent)
-        def stop(learn):
-            if learn.training and learn.state.optimizer_step == 7: learn.stop()
-        def learner():
-            return start(0, make(path), noted('mine'), LambdaHook(after_step=stop, name='Stop'),
-                         Checkpoint(tmp_path/f'{again}.c'))
+        def learner(): return start(0, make(path), noted('mine'), stop_at(7), Checkpoint(tmp_path/f'{again}.c'))
         learn = learner()
         learn.fit(2)
         if again == 'resume': learn.resume()
@@ -197,13 +189,10 @@ def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, m
 def test_names_with_line_ends_are_read_back_after_a_resume(tmp_path, kind, name):
     make, read = KINDS[kind]
     path = tmp_path/'log'
-    def crash_at(step):
-        return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step
-                          else None)
+    def fit(*hooks): start(0, make(path), noted(name), Checkpoint(tmp_path/'c', every=3), *hooks).fit(2, resume=True)
     for step in 4, 8:
-        with pytest.raises(ZeroDivisionError):
-            start(0, make(path), noted(name), crash_at(step), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
-    start(0, make(path), noted(name), Checkpoint(tmp_path/'c', every=3)).fit(2, resume=True)
+        with pytest.raises(ZeroDivisionError): fit(crash(step))
+    fit()
     assert read(path, name, []) == [(i + 1, i + .5) for i in range(10)]
 
 def test_a_header_that_was_cut_off_is_written_again(tmp_path):

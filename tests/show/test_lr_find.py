@@ -1,5 +1,6 @@
 "A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
-import collections, copy, functools, gc, json, math, os, pickle, random, re, signal, threading, time, types, weakref
+import collections, copy, functools, gc, itertools, json, math, os, pickle, random, re, signal, threading, time, types
+import weakref
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
@@ -7,19 +8,19 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, shuffled
+from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, same, shuffled, weights
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_curve import LRCurve, Picker
-from trainer_nb.show.lr_rules import RULES
+from trainer_nb.show.lr_curve import RULES, LRCurve, Picker, _inner
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.lr_scheduler import LRScheduler
 from trainer_nb.features.schedule import OneCycle
+from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.show.budget import Budget
 
 
@@ -52,38 +53,18 @@ def look(o, seen):
     parts = [[again(k), again(v)] for k, v in o.items()] if isinstance(o, dict) else []
     if isinstance(o, (list, tuple, collections.deque)): parts = [again(v) for v in o]
     if isinstance(o, (set, frozenset)): parts = sorted(map(repr, o))
-    slots = [s for c in type(o).__mro__ for s in ([c.__slots__] if isinstance(c.__dict__.get('__slots__'), str)
-                                                  else c.__dict__.get('__slots__', ()))]
-    parts += [[s, again(getattr(o, s))] for s in slots if s not in ('__dict__', '__weakref__') and hasattr(o, s)]
-    if hasattr(o, '__dict__'): parts += [[k, again(v)] for k, v in vars(o).items()]
+    slots = itertools.chain.from_iterable(getattr(c, '__slots__', ()) for c in type(o).__mro__)
+    parts += [[k, again(getattr(o, k))] for k in [*slots, *getattr(o, '__dict__', ())] if hasattr(o, k)]
     return kind, parts
 
-def values(o):
-    "The same without the identity of tensors, which a state dict makes anew"
-    if isinstance(o, torch.Tensor): return str(o.dtype), tuple(o.shape), raw(o)
-    if isinstance(o, dict): return {k: values(v) for k, v in o.items()}
-    return [values(v) for v in o] if isinstance(o, (list, tuple)) else o
-
-def snapshot(learn, *others):
+def snapshot(learn):
     files = [(str(p), p.read_bytes()) for p in sorted(Path().rglob('*')) if p.is_file()]
-    dicts = [h.state_dict() for h in learn.hooks]
     counts = [(r.point, r.hook, r.calls) for r in learn.describe_hooks().rows]
-    seen = {}
-    return {'learn': look(learn, seen), 'hooks': look(values(dicts), seen), 'counts': repr(counts), 'files': files,
-            'others': look(others, seen), 'python': random.getstate(),
+    return {'learn': look(learn, {}), 'counts': counts, 'files': files, 'python': random.getstate(),
             'numpy': look(np.random.get_state(legacy=False), {}), 'torch': raw(torch.get_rng_state())}
 
-def difference(a, b, path=''):
-    "Where two looks first differ, None if nowhere"
-    if a == b: return None
-    if isinstance(a, dict): return next(d for k in a if (d := difference(a[k], b[k], f'{path}.{k}')))
-    if type(a) is type(b) and isinstance(a, (list, tuple)) and len(a) == len(b):
-        name = next((f'.{o}' for o in a[:1] if isinstance(o, str)), '')
-        return next((d for i, (x, y) in enumerate(zip(a, b)) if (d := difference(x, y, f'{path}{name}[{i}]'))), None)
-    return f'{path}: {str(a)[:300]} became {str(b)[:300]}'
-
 def check_same(before, after, what=''):
-    if before != after: raise AssertionError(f'{what}: {difference(before, after)}')
+    for k in before: assert before[k] == after[k], f'{what}: {k} changed'
 
 
 # Learners of many kinds
@@ -141,32 +122,24 @@ class Noisy(Dataset):
     def __init__(self):
         self.x, self.y = problem()
         self.np, self.g = np.random.default_rng(1), torch.Generator().manual_seed(1)
-        self.n, self.chain = 0, [Jitter()]
+        self.n, self.chain = 0, [np.random.RandomState(2)]
     def __len__(self): return 24
     def __getitem__(self, i):
         self.n += 1
-        return self.chain[0](self.x[i]) + self.np.normal()*.1 + torch.randn((), generator=self.g)*.1, self.y[i]
-
-class Jitter:
-    def __init__(self): self.rand = np.random.RandomState(2)
-    def __call__(self, x): return x + self.rand.rand()*.1
-
-class Step:
-    "A step with counters"
-    def __init__(self): self.n, self.seen = 0, []
-    def __call__(self, batch, learn):
-        self.n += 1
-        self.seen.append(len(batch[0]))
-        pred = learn.model(batch[0])
-        return {'loss': F.cross_entropy(pred, batch[1])*(1 + .01*self.n), 'pred': pred, 'targ': batch[1]}
+        noise = self.chain[0].rand() + self.np.normal() + torch.randn((), generator=self.g)
+        return self.x[i] + noise*.1, self.y[i]
 
 def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
 
 class Steps:
-    "A method as a step, with a tensor and a generator"
-    def __init__(self): self.target, self.gen, self.n = torch.ones(4), torch.Generator().manual_seed(1), 0
+    "A step, itself or its method, with counters, a tensor and a generator"
+    def __init__(self):
+        self.target, self.gen = torch.ones(4), torch.Generator().manual_seed(1)
+        self.n, self.seen = 0, []
+    def __call__(self, batch, learn): return self.step(batch, learn)
     def step(self, batch, learn):
         self.n += 1
+        self.seen.append(len(batch[0]))
         self.target.mul_(.9)
         return {'loss': loss_of(learn, (batch[0]*self.target, batch[1]))*torch.rand((), generator=self.gen)*self.n}
 
@@ -235,7 +208,7 @@ LEARNERS = {
                                                                 generator=torch.Generator().manual_seed(5))),
     'stateful loader': lambda: make_learner(train_dl=Stateful()),
     'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
-    'step with state': lambda: make_learner(train_step=Step()),
+    'step with state': lambda: make_learner(train_step=Steps()),
     'method': lambda: make_learner(train_step=Steps().step), 'subclass': lambda: make_learner(cls=Mine, loss_fn=None),
     'hook with state': lambda: make_learner(train_step=carried, hooks=[Carry()]),
     'validation': lambda: make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy]),
@@ -254,7 +227,7 @@ def made(kind, n_epochs=0):
     np.random.seed(0)
     torch.manual_seed(0)
     learn = LEARNERS[kind]()
-    for opt in learn.opts.values(): learn.add_hook(LambdaHook(name='grads', after_fit=lambda learn: None))
+    learn.add_hook(LambdaHook(after_fit=lambda learn: None))
     if n_epochs: learn.fit(n_epochs)
     for p in learn.model.parameters():
         p.grad = torch.randn_like(p) if p.requires_grad else None       # as a cell of the user's left them
@@ -269,22 +242,19 @@ def find(learn, **kwargs):
 class Boom(Exception): pass
 
 def raises(e, point, at):
-    "A hook that raises in its `at`-th call; what it counts is nobody's"
+    "A hook that raises an error, or calls a function, in its `at`-th call; what it counts is nobody's"
     calls = []
-    def f(learn, nxt=None):
+    def f(learn, nxt=lambda: None):
         calls.append(1)
-        if len(calls) == at: e() if isinstance(e, types.FunctionType) else raise_(e)
-        return nxt and nxt()
-    return LambdaHook(**{point: (lambda learn, nxt: f(learn, nxt)) if point.startswith('do_')
-                         else lambda learn: f(learn)})
-
-def raise_(e): raise e('here')
+        if len(calls) == at and isinstance(e, type): raise e('here')
+        if len(calls) == at: e()
+        return nxt()
+    return LambdaHook(**{point: f if point.startswith('do_') else lambda learn: f(learn)})
 
 def once(): os.kill(os.getpid(), signal.SIGINT)
 
 def twice():
-    once()
-    once()
+    for _ in range(2): once()
 
 def endings(rand):
     yield 'success', None, {}, None
@@ -492,7 +462,7 @@ def test_suggestions_are_fastais():
             assert curve.suggestions == pytest.approx(theirs, rel=1e-9), name
             assert not curve.why and curve.suggestion == curve.suggestions['valley'], name
         # the rules themselves, even where nothing is suggested
-        assert not theirs or {k: RULES[k](*curve._inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9), name
+        assert not theirs or {k: RULES[k](*_inner(curve)) for k in theirs} == pytest.approx(theirs, rel=1e-9), name
     assert len(RECORDED) > 9
 
 # Where nothing is suggested, and what is refused
@@ -579,38 +549,29 @@ def test_interrupted_at_once():
     assert curve.plot() is not None
 
 def test_bad_arguments():
+    "Besides those of the page"
     learn = make_learner()
     before = snapshot(learn)
     for kwargs, error, text in [
-            (dict(start=1., end=1.), ValueError, 'start < end'), (dict(start=0.), ValueError, '0 < start'),
-            (dict(end=math.inf), ValueError, 'end is inf'), (dict(start=math.nan), ValueError, 'nan'),
-            (dict(n_steps=1), ValueError, '2 or more'), (dict(n_steps=-3), ValueError, '1 or more'),
-            (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest='vally'), ValueError, 'valley'),
-            (dict(suggest=('steep', 'best')), ValueError, "'best'"), (dict(opt='x'), ValueError, 'no name')]:
+            (dict(start=0.), ValueError, '0 < start'), (dict(end=math.inf), ValueError, 'end is inf'),
+            (dict(start=math.nan), ValueError, 'nan'), (dict(n_steps=-3), ValueError, '1 or more'),
+            (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest=('steep', 'best')), ValueError, "'best'")]:
         with pytest.raises(error, match=text): learn.lr_find(**kwargs)
         check_same(before, snapshot(learn), kwargs)
 
-def test_data_that_cannot_be_searched():
-    with pytest.raises(ValueError, match='read only once'): make_learner(train_dl=iter(batches())).lr_find()
-    class Empty:
-        def __iter__(self): return iter(())
-    for dl, text in ([], 'empty'), (Empty(), 'no batch'):
-        learn = make_learner(train_dl=dl)
-        before = snapshot(learn)
-        with pytest.raises(ValueError, match=text): learn.lr_find()
-        check_same(before, snapshot(learn))
+class Empty:
+    def __iter__(self): return iter(())
+
+@pytest.mark.parametrize('dl, text', [(iter(batches()), 'read only once'), ([], 'empty'), (Empty(), 'no batch'),
+                                      (None, 'no train_dl')])
+def test_data_that_cannot_be_searched(dl, text):
     learn = make_learner()
-    learn.train_dl = None
-    with pytest.raises(ValueError, match='no train_dl'): learn.lr_find()
+    learn.train_dl = dl
+    with pytest.raises(ValueError, match=text): learn.lr_find()
 
 def test_not_inside_of_a_fit():
-    errors = []
-    def search(learn):
-        try: learn.lr_find()
-        except RuntimeError as e: errors.append(str(e))
-    learn = make_learner(hooks=[LambdaHook(after_step=search)])
-    learn.fit(1)
-    assert len(errors) == 5 and 'in a fit' in errors[0]
+    with pytest.raises(RuntimeError, match='in a fit'):
+        make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.lr_find())]).fit(1)
 
 @pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']),
                                         ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep'])])
@@ -640,3 +601,92 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     for k in late:
         curve.suggest = k,
         assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.status()
+
+
+# Hooks and optimizers of others
+
+def test_a_step_that_relies_on_a_hook_that_stays_out_names_it():
+    class Scale(MainProcessHook):
+        def before_epoch(self, learn): self.scale = 2.
+    def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Scale).scale}
+    learn = make_learner(train_dl=batches(), train_step=step, hooks=[Scale()])
+    with pytest.raises(AttributeError) as e: learn.lr_find(n_steps=4)
+    assert any('Scale took no part: set `in_dry_run = True`' in o for o in e.value.__notes__)
+    Scale.in_dry_run = True
+    learn.lr_find(n_steps=4)
+
+def test_a_hook_that_writes_files_by_a_class_of_ours_stays_out(tmp_path):
+    class Mine(Checkpoint): pass
+    learn = make_learner(train_dl=batches(), hooks=[Mine(tmp_path/'c', every=1)])
+    learn.lr_find(n_steps=4)
+    assert not list(tmp_path.glob('c/*'))
+
+
+# Things that belong to others
+
+class Refusing:
+    "A state that cannot be loaded"
+    def __init__(self): self.n = 0
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): raise OSError('the disk is full')
+
+def test_weights_and_random_states_are_put_back_whatever_a_part_does():
+    "They would else be those of a search that has diverged"
+    learn = make_learner(train_dl=batches(), state=[Refusing()])
+    before, drawn = weights(learn.model), torch.get_rng_state()
+    with pytest.raises(OSError, match='disk'): learn.lr_find(n_steps=10)
+    assert same(weights(learn.model), before) and torch.equal(torch.get_rng_state(), drawn)
+
+
+# Optimizers inside optimizers
+
+class Own(torch.optim.Optimizer):
+    "It has an attribute that torch leaves out of its copies, as those of pytorch_optimizer have"
+    def __init__(self, params, lr=.1):
+        self.beta = .9
+        super().__init__(params, {'lr': lr})
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]['params']:
+            m = self.state[p].setdefault('m', torch.zeros_like(p))
+            p.sub_(m.mul_(self.beta).add_(p.grad), alpha=self.param_groups[0]['lr'])
+
+class Lookahead(torch.optim.Optimizer):
+    "Every third step goes half way; not initialized as torch's are"
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
+        self.n, self.state = 0, collections.defaultdict(dict)
+        for p in self.param_groups[0]['params']: self.state[p]['slow'] = p.detach().clone()
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.optimizer.step()
+        self.n += 1
+        if self.n % 3: return
+        for p in self.param_groups[0]['params']: p.copy_(self.state[p]['slow'].lerp_(p, .5))
+
+class Private(torch.optim.Optimizer):
+    "Adds noise, and calls an accountant, as Opacus does; everything else is that of the inner one"
+    def __init__(self, optimizer): self.original_optimizer, self.step_hook = optimizer, None
+    param_groups = property(lambda self: self.original_optimizer.param_groups)
+    state = property(lambda self: self.original_optimizer.state)
+    defaults = property(lambda self: self.original_optimizer.defaults)
+    def step(self, closure=None):
+        for p in self.param_groups[0]['params']: p.grad.add_(torch.randn(p.shape)*.01)
+        self.step_hook(self)
+        self.original_optimizer.step()
+
+def private(params):
+    spent, opt = [], Private(Own(params))
+    opt.step_hook = lambda opt: spent.append(1)
+    return opt
+
+@pytest.mark.parametrize('optim', [lambda params: Lookahead(Own(params)), private], ids=['lookahead', 'private'])
+def test_an_optimizer_inside_another_is_copied_with_its_attributes(optim):
+    def trained(n_steps):
+        torch.manual_seed(0)
+        learn = make_learner(train_dl=batches(), optim=optim)
+        for _ in range(2):
+            if n_steps: learn.lr_find(n_steps=n_steps)
+            learn.fit(1)
+        return digest(learn)
+    assert trained(0) == trained(7)

@@ -9,5 +9,5 @@ from .cells import (
 )
 from .panels import LEADING, Line, Panel, labels, legend_rows, limits, needs_log, ticks
 from .smoothing import Envelope, bin_length, smooth
-from .hover import HOVER_CSS, evenly, html_hover
+from .marks import HOVER_CSS, evenly, html_hover
 from .charts import Chart, beside

@@ -22,7 +22,7 @@ def running_shell() -> Any:  # IPython's shell, or None
     ipython = sys.modules.get('IPython')
     return ipython and ipython.get_ipython()
 
-def marimo_outputs() -> Any:  # marimo's list of what the running cell shows; None outside marimo's notebooks
+def marimo_outputs() -> Any:  # marimo's list of what the running cell shows; None elsewhere
     "Return the outputs of the marimo cell that runs this code, or started this `marimo.Thread`"
     mo = sys.modules.get('marimo')
     if mo is None or not mo.running_in_notebook(): return None
@@ -55,7 +55,7 @@ class _MarimoPart:
         return self.mo.Html(html)
 
     def update(self, bundle, raw=True, metadata=None):
-        "Replace it, as a display handle does; from another cell, marimo shows it at the next update from its own"
+        "Replace it; from another cell, marimo shows it at the next update from its own"
         html = self._html(bundle, metadata)
         if marimo_outputs() is self.outputs: self.mo.output.replace_at_index(html, self.index)
         else: self.outputs.replace_at_index(html, self.index)

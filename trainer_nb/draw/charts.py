@@ -13,14 +13,14 @@ from functools import cache
 from html import escape
 from importlib.util import find_spec
 from io import BytesIO
-from itertools import chain, cycle, groupby, pairwise
+from itertools import chain, cycle, groupby, pairwise, product
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from .tables import DARK, GREY, INK, SIZE, blank_figure, themed, tint
-from .hover import HOVER_CSS, html_hover
-from .marks import marks, notes
+from .panels import panel_ticks
+from .marks import HOVER_CSS, html_hover, marks, notes
 
 # %% ../../nbs/draw/08_charts.ipynb #85fc355f
 @cache
@@ -28,8 +28,9 @@ def _tenths(n):     # there are only so many in a picture
     return f'{n/10:g}' if abs(n) >= 10 else f'{n/10:g}'.replace('0.', '.')
 
 def _path(points):
-    "Write the moves of an SVG path through pixels, each from the one before, which is short; None breaks it"
-    res, before, at_x, at_y = [], None, 0, 0
+    "Write the moves of an SVG path, each from the one before, which is short; None breaks it"
+    res, before = [], None
+    at_x = at_y = 0
     for p, after in zip(points, [*points[1:], None]):
         if p and not (before and after and before[1] == p[1] == after[1]):
             x, y = round(10*p[0]), round(10*p[1])
@@ -48,8 +49,9 @@ def _svg_stroke(o):
     path = ''.join(f'M{p[0]:.1f},{p[1]:.1f}h0' for p in o.points if p) if o.is_dots else _path(o.points)
     opacity = f' stroke-opacity="{o.alpha}"' if o.alpha < 1 else ''
     if o.dash: opacity += f' stroke-dasharray="{o.dash}"'
-    look = f'stroke="{o.color}"{opacity} stroke-width="{o.width:g}" stroke-line{"cap" if o.is_dots else "join"}="round"'
-    return f'<path{_class(o.group)} d="{path}" {look}/>'
+    end = 'cap' if o.is_dots else 'join'
+    return (f'<path{_class(o.group)} d="{path}" stroke="{o.color}"{opacity} stroke-width="{o.width:g}" '
+            f'stroke-line{end}="round"/>')
 
 def _svg_words(o):
     place = f' text-anchor="{o.anchor}"' if o.anchor != 'start' else ''
@@ -68,7 +70,7 @@ def _rgb(color, alpha=1.):
     return tuple(round(255 - alpha*(255 - o)) for o in bytes.fromhex(color[1:]))
 
 def _palette(inks):
-    "White, and shades between it and each ink, if they differ from white: so few colours take half the bytes"
+    "White, and visible shades between it and each ink: so few colours take half the bytes"
     levels = min(4, 255//len(inks))
     def shades(ink): return [[255 - (255 - v)*k//levels for v in ink] for k in range(1, levels)]
     seen = [o for o in chain.from_iterable(map(shades, sorted(inks))) if min(o) < 245]
@@ -84,7 +86,8 @@ def _dashed(points, dash):
         at = 0.
         while at < far:
             end = min(at + left, far)
-            if is_on: res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in (at, end)]
+            ends = (at, end) if is_on else ()
+            res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in ends]
             left, at = left - (end - at), end
             if left <= 1e-9:
                 left, is_on = next(lengths), not is_on
@@ -93,26 +96,30 @@ def _dashed(points, dash):
 
 def _pieces(points): return [list(g) for is_gap, g in groupby(points, lambda p: p is None) if not is_gap]
 
+def _draw_stroke(draw, o, k):
+    "Draw a line or dots, `k` times as large"
+    ink, r, pieces = _rgb(o.color, o.alpha), k*o.width/2, _pieces(o.points)
+    if o.dash: pieces = chain.from_iterable(_pieces(_dashed(piece, o.dash)) for piece in pieces)
+    for piece in pieces:
+        points = [(k*x, k*y) for x, y in piece]
+        if o.is_dots:
+            for x, y in points: draw.ellipse((x - r, y - r, x + r, y + r), ink)
+        else: draw.line(points, ink, round(k*o.width), 'curve')
+
+# %% ../../nbs/draw/08_charts.ipynb #png00001
 _WIDEST = 1840     # pixels of a PNG: the viewers that need one show no more
 
 def _png(width, height, strokes, words):
     "Draw marks on white, at two pixels per pixel of the page, or less in a wide picture"
     from PIL import Image, ImageDraw, ImageFont
-    k, file = 2*min(2, _WIDEST/width), BytesIO()      # drawn twice as large and reduced, for smooth edges
+    k, file = 2*min(2, _WIDEST/width), BytesIO()      # twice as large, for smooth edges
     image = Image.new('RGB', (2*round(k*width/2), 2*round(k*height/2)), 'white')
     draw, font = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k)
-    for o in strokes:
-        ink, r = _rgb(o.color, o.alpha), k*o.width/2
-        pieces = _pieces(o.points)
-        if o.dash: pieces = chain.from_iterable(_pieces(_dashed(piece, o.dash)) for piece in pieces)
-        for piece in pieces:
-            if o.is_dots:
-                for x, y in piece: draw.ellipse((k*x - r, k*y - r, k*x + r, k*y + r), ink)
-            else: draw.line([(k*x, k*y) for x, y in piece], ink, round(k*o.width), 'curve')
+    for o in strokes: _draw_stroke(draw, o, k)
     anchors = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}
+    halo = dict(stroke_width=round(k), stroke_fill='white')
     for o in words:
-        ink = _rgb(o.color or INK)
-        draw.text((k*o.x, k*o.y), o.text, ink, font, anchors[o.anchor], stroke_width=round(k), stroke_fill='white')
+        draw.text((k*o.x, k*o.y), o.text, _rgb(o.color or INK), font, anchors[o.anchor], **halo)
     few = Image.new('P', (1, 1))
     few.putpalette(_palette({_rgb(o.color or INK, getattr(o, 'alpha', 1.)) for o in [*strokes, *words]}))
     image.reduce(2).quantize(palette=few, dither=Image.Dither.NONE).save(file, 'png', optimize=True)
@@ -127,15 +134,16 @@ def _draw_panel(ax, p):
     for o in p.lines:
         ys = [y if math.isfinite(y) else math.nan for y in o.ys]
         if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
-        style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'     # in units of the width
-        ax.plot(o.xs, ys, ls=style, color=o.color, lw=.72*o.width, alpha=o.alpha, label=o.name or '_',
-                clip_on=False)
+        style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'
+        look = dict(color=o.color, alpha=o.alpha, clip_on=False)
+        ax.plot(o.xs, ys, ls=style, lw=.72*o.width, label=o.name or '_', **look)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
-        if dots: ax.plot(*zip(*dots), 'o', color=o.color, alpha=o.alpha, ms=4.3, clip_on=False)
-    for x, y, color in p.rings: ax.plot([x], [y], 'o', mfc='none', mec=color, ms=8, mew=1.3, clip_on=False)
+        if dots: ax.plot(*zip(*dots), 'o', ms=4.3, **look)
+    ring = dict(mfc='none', ms=8, mew=1.3, clip_on=False)
+    for x, y, color in p.rings: ax.plot([x], [y], 'o', mec=color, **ring)
     if p.is_log: ax.set_xscale('log')
     if p.ylog: ax.set_yscale('log')
-    xs, ys = p.axes()
+    xs, ys = panel_ticks(p)
     ax.set_xticks([v for v, _ in xs], [label for _, label in xs] if p.xlabel is not None else [])
     ax.set_yticks([v for v, _ in ys], [label for _, label in ys])
     ax.minorticks_off()
@@ -143,13 +151,25 @@ def _draw_panel(ax, p):
     ax.set(xlim=p.xlim, ylim=p.ylim)
     if p.xlabel and not p.below: ax.set_xlabel(p.xlabel, fontsize=.72*SIZE)
 
+def _figure(chart):
+    width, height = chart.width, chart.height
+    fig = blank_figure(width/100, height/100)
+    fig.set_label(chart.alt)
+    sides = {'start': 'left', 'middle': 'center', 'end': 'right'}
+    for p in chart.panels:
+        place = p.left/width, 1 - p.bottom/height, p.width/width, p.height/height
+        _draw_panel(fig.add_axes(place), p)
+        for o in notes(p):
+            style = dict(fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
+            fig.text(o.x/width, 1 - o.y/height, o.text, **style)
+    return fig
+
 # %% ../../nbs/draw/08_charts.ipynb #them0002
 def _theme(svg):
     "The style sheet that gives the marks of an SVG the colours of the page's theme"
-    rules = (f'.tnb [{what}="{o}"]{{{what}:{themed(o)}}}' for o in DARK for what in ('stroke', 'fill')
-             if f'{what}="{o}"' in svg)
-    inks = ''.join(rules)
-    halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'     # over curves
+    marked = [(f'{what}="{o}"', what, o) for o, what in product(DARK, ('stroke', 'fill'))]
+    inks = ''.join(f'.tnb [{mark}]{{{what}:{themed(o)}}}' for mark, what, o in marked if mark in svg)
+    halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'
     return f'<style>{inks}{halo}</style>'
 
 def _page_of(svg, width, height):
@@ -158,22 +178,47 @@ def _page_of(svg, width, height):
            f'rect{{fill:{themed("#FFFFFF")}}}</style>')
     return svg.replace('</title>', f'</title>{own}<rect width="{width}" height="{height}" fill="#FFFFFF"/>', 1)
 
-_IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # for a URL in double quotes
+_IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # in double quotes
 
+def _source(chart):
+    "The data URL of a chart: a quarter less than in base64"
+    svg = _page_of(chart.svg(), chart.width, chart.height)
+    return f'data:image/svg+xml,{svg.translate(_IN_URL)}'
+
+def _part(chart, alt, is_image):
+    "A chart that fills the page up to 1.3 times its size, below the columns for the pointer"
+    svg = chart.svg() if not is_image else (
+        f'<img alt="{escape(alt)}" width="{chart.width}" height="{chart.height}" decoding="sync" '
+        f'style="display:block;width:100%;height:auto" src="{_source(chart)}">')
+    size = f'flex:{chart.width} 1 {.7*chart.width:.0f}px;min-width:0;max-width:{1.3*chart.width:.0f}px'
+    columns = html_hover(chart.panels, chart.width, chart.height)
+    return f'<div style="position:relative;{size}">{svg}{columns}</div>'
+
+# %% ../../nbs/draw/08_charts.ipynb #swit0002
 SWITCH_CSS = '''
 .tnb-switch{display:block;font:12px/20px sans-serif;cursor:pointer;width:max-content}
 .tnb-switch>input{display:inline-block!important;vertical-align:middle;margin:0 6px 2px 54px}'''
 
+def _switched(html, chart):
+    "Add the switch to the HTML of a chart"
+    other, scope = chart.other, f't{crc32(html.encode()):08x}'
+    pairs = zip(chart.parts or [chart], other.parts or [other])
+    shown = ''.join(f'.{scope}:has(:checked) div:nth-of-type({k})>img{{content:url("{source}")}}'
+                    for k, (old, new) in enumerate(pairs, 1) if (source := _source(new)) != _source(old))
+    style = f'<style>{SWITCH_CSS}.tnb-switch::after{{content:"{chart.switch}"}}{shown}</style>'
+    box = f'<input type="checkbox" style="display:none" aria-label="{chart.switch}">'
+    return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
+
 # %% ../../nbs/draw/08_charts.ipynb #29452507
 @dataclass
 class Chart:
-    "Panels that can be drawn as SVG, as a PNG picture, and as a matplotlib figure; it prints as its text"
+    "Panels that can be drawn as SVG, as PNG, and as a matplotlib figure; it prints as its text"
     width: int     # pixels
     height: int    # pixels
     panels: list   # `Panel`s
     parts: tuple = ()   # the `Chart`s that stand side by side in it; on a narrow page they stack
     alt: str = 'plot'   # what it shows, in a sentence
-    other: Any = None   # the same `Chart` with another axis, whose columns are the same: a switch shows it
+    other: Any = None   # the same `Chart` with another vertical axis: a switch shows it
     switch: str = ''    # label of that switch
 
     def __repr__(self): return self.alt
@@ -188,63 +233,33 @@ class Chart:
                 f'{_theme(paths + texts)}{paths}{texts}</svg>')
 
     def html(self, is_image: bool = False) -> str:
-        """Write the chart for a page: it fills it up to 1.3 times its size, and its parts stack on a narrow page
+        """Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page
 
-        `is_image`: as `<img>`. A notebook that is not trusted loses its `<svg>` elements, except for their texts.
+        `is_image`: as `<img>`. A notebook that is not trusted loses `<svg>` elements, but not their texts.
         """
-        parts = ''.join(o._part(self.alt, is_image) for o in self.parts or [self])
+        parts = ''.join(_part(o, self.alt, is_image) for o in self.parts or [self])
         style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
         html = f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
-        return self._switched(html) if is_image and self.other else html
-
-    def _switched(self, html):
-        "Add the switch; where style sheets are removed, it stays hidden"
-        scope = f't{crc32(html.encode()):08x}'
-        pairs = zip(self.parts or [self], self.other.parts or [self.other])
-        shown = ''.join(f'.{scope}:has(:checked) div:nth-of-type({k})>img{{content:url("{source}")}}'
-                        for k, (old, new) in enumerate(pairs, 1) if (source := new._source()) != old._source())
-        style = f'<style>{SWITCH_CSS}.tnb-switch::after{{content:"{self.switch}"}}{shown}</style>'
-        box = f'<input type="checkbox" style="display:none" aria-label="{self.switch}">'
-        return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
-
-    def _part(self, alt, is_image):
-        size = f'flex:{self.width} 1 {.7*self.width:.0f}px;min-width:0;max-width:{1.3*self.width:.0f}px'
-        svg = self._img(alt) if is_image else self.svg()
-        columns = html_hover(self.panels, self.width, self.height)
-        return f'<div style="position:relative;{size}">{svg}{columns}</div>'
-
-    def _img(self, alt):
-        return (f'<img alt="{escape(alt)}" width="{self.width}" height="{self.height}" decoding="sync" '
-                f'style="display:block;width:100%;height:auto" src="{self._source()}">')
-
-    def _source(self):
-        svg = _page_of(self.svg(), self.width, self.height)
-        return f'data:image/svg+xml,{svg.translate(_IN_URL)}'       # a quarter less than in base64
+        return _switched(html, self) if is_image and self.other else html
 
     def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
         "Return what a notebook stores: SVG in the theme of the page, PNG, text"
         png, size = self.png()
-        bundle = {'text/html': self.html(is_image=True), 'image/png': b64encode(png).decode(), 'text/plain': self.alt}
-        return bundle, {'image/png': size}
+        html, data = self.html(is_image=True), b64encode(png).decode()
+        return {'text/html': html, 'image/png': data, 'text/plain': self.alt}, {'image/png': size}
 
     def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
-        return _png(self.width, self.height, *marks(self.panels)), {'width': self.width, 'height': self.height}
+        size = {'width': self.width, 'height': self.height}
+        return _png(self.width, self.height, *marks(self.panels)), size
 
     def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
         "Make a matplotlib figure of the same size"
-        width, height = self.width, self.height
-        fig = blank_figure(width/100, height/100)
-        fig.set_label(self.alt)
-        sides = {'start': 'left', 'middle': 'center', 'end': 'right'}
-        for p in self.panels:
-            _draw_panel(fig.add_axes((p.left/width, 1 - p.bottom/height, p.width/width, p.height/height)), p)
-            for o in notes(p):
-                fig.text(o.x/width, 1 - o.y/height, o.text, fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
-        return fig
+        return _figure(self)
 
+# %% ../../nbs/draw/08_charts.ipynb #besi0001
 def beside(*charts: Chart) -> Chart:
     "Put charts side by side"
     if len(charts) == 1: return charts[0]

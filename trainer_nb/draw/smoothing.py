@@ -46,13 +46,14 @@ def _median(values):
     return known[len(known)//2] if known else math.nan
 
 def _medians(values, half):
-    "Running median; at an end over fewer values, and the last one as Tukey (Exploratory Data Analysis, 1977) chose it"
+    "Running median; at an end over fewer values, the last one as Tukey (1977) chose it"
     n, res = len(values), []
     for i in range(n):
         k = half if half <= i < n - half else max(min(i, n - 1 - i), 1)
         res.append(_median(values[max(i - k, 0):i + k + 1]))
     if n > 2:
-        for i, a, b in (0, res[1], res[2]), (-1, res[-2], res[-3]): res[i] = _median([values[i], a, 3*a - 2*b])
+        for i, a, b in (0, res[1], res[2]), (-1, res[-2], res[-3]):
+            res[i] = _median([values[i], a, 3*a - 2*b])
     return res
 
 # %% ../../nbs/draw/05_smoothing.ipynb #043b8d9a
@@ -63,8 +64,8 @@ def _default_half(n: int) -> int:
 def smooth(values: list[float], half: int | None = None, is_log: bool = False) -> list[float]:
     """Replace each value by the mean of its neighbourhood, but where the values bend, follow them
 
-    At an end, the mean is the value of a fitted line, so a straight line stays unchanged. Where the running median,
-    which keeps edges, differs from its own mean by more than noise, the values bend, and the curve follows the median.
+    At an end, the mean is the value of a fitted line, so a straight line stays unchanged. Where the
+    running median, which keeps edges, differs from its own mean by more than noise, the curve follows it.
     """
     n, half = len(values), _default_half(len(values)) if half is None else half
     mean = _means(values, half)
@@ -96,7 +97,7 @@ def bin_length(b: tuple) -> int:
     "Return the number of values in a bin"
     return b[_LENGTH]
 
-def _bin_mean(b: tuple) -> float:    # nan if no value is finite; rounding does not take it out of the range
+def _bin_mean(b):    # nan if no value is finite; rounding does not take it out of the range
     "Compute the mean of the finite values in a bin"
     return min(max(b[_TOTAL]/b[_N], b[_LOW]), b[_HIGH]) if b[_N] else math.nan
 
@@ -108,19 +109,20 @@ def _bin(values, starts=0):
 def _ended(b): return *b[:_ENDS], 1
 
 def _join(a, b):
-    low, high, total, n, length, starts, _ = a
-    other_low, other_high, other_total, other_n, other_length, _, ends = b
-    if other_low < low: low = other_low
-    if other_high > high: high = other_high
-    return low, high, total + other_total, n + other_n, length + other_length, starts, ends
+    low = b[_LOW] if b[_LOW] < a[_LOW] else a[_LOW]
+    high = b[_HIGH] if b[_HIGH] > a[_HIGH] else a[_HIGH]
+    total, n, length = a[_TOTAL] + b[_TOTAL], a[_N] + b[_N], a[_LENGTH] + b[_LENGTH]
+    return low, high, total, n, length, a[_STARTS], b[_ENDS]
 
+# %% ../../nbs/draw/05_smoothing.ipynb #join0001
 def _joined(bins, size):
     "Join neighbours of one epoch up to a length, and whole epochs up to half of it"
     res = bins[:1]
     for b in bins[1:]:
         a = res[-1]
         length = a[_LENGTH] + b[_LENGTH]
-        if length <= size and (not a[_ENDS] or a[_STARTS] and b[_ENDS] and 2*length <= size): res[-1] = _join(a, b)
+        if length <= size and (not a[_ENDS] or a[_STARTS] and b[_ENDS] and 2*length <= size):
+            res[-1] = _join(a, b)
         else: res.append(b)
     return res
 
@@ -140,9 +142,10 @@ def _joined_on(before, joined, bins, size):
 # %% ../../nbs/draw/05_smoothing.ipynb #6e559cb7
 def _balanced(bins, ys, is_log, most=.02):
     "Move the curve over an epoch, if its mean is not that of the values"
-    lows, highs, totals, counts, *_ = zip(*bins)
-    if not (n := sum(counts)): return ys
-    low, high, mean, shares = min(lows), max(highs), math.fsum(totals)/n, [o/n for o in counts]
+    columns = [*zip(*bins)]
+    if not (n := sum(columns[_N])): return ys
+    low, high = min(columns[_LOW]), max(columns[_HIGH])
+    mean, shares = math.fsum(columns[_TOTAL])/n, [o/n for o in columns[_N]]
     def drawn(): return math.fsum([share*y for share, y in zip(shares, ys) if share])
     at, room = drawn(), most*abs(mean)
     goal = min(max(at, mean - room), mean + room)
@@ -154,7 +157,7 @@ def _balanced(bins, ys, is_log, most=.02):
 
 # %% ../../nbs/draw/05_smoothing.ipynb #f601fee5
 def _smooth_on(before, ys, bins, half, is_log):
-    "The smoothed values of bins; `ys` are those of the bins `before`: only the end is smoothed anew"
+    "The smoothed values of bins; `ys` are those of `before`: only the end is smoothed anew"
     reach = 2*half + 1      # neighbours that count
     i = max(_n_same(before, bins) - reach, 0)
     while i and not bins[i - 1][_ENDS]: i -= 1
@@ -227,7 +230,7 @@ class Envelope:
     def smooth(self, is_log: bool = False, most: int = 700) -> tuple[list[float], list[float], str]:
         """Return the mean of the values around each place, to be drawn
 
-        The window is at most an epoch. The mean of the curve over each epoch is within 2 % of the mean of its values.
+        The window is at most an epoch. The mean over each epoch is within 2 % of that of its values.
         """
         bins, size = self._at_most(most)
         is_log = is_log and all(b[_LOW] > 0 for b in bins)

@@ -77,8 +77,8 @@ def fewer_colors(png: bytes, n: int) -> bytes:
 
 # %% ../../nbs/draw/01_tables.ipynb #0645e50f
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#8E2C6B', '#3B93CF', '#7A5A00', '#6A5ACD', '#C08400')
-DASHES = {'': '━', '7 4': '╸╸', '2 3': '••', '9 3 2 3': '━•'}   # pixels of line and gap → sign in a legend
-STYLES = tuple((color, dash) for dash, color in product(DASHES, COLORS))    # of as many curves, no two alike
+DASHES = {'': '━', '7 4': '╸╸', '2 3': '••', '9 3 2 3': '━•'}   # pixels → sign in a legend
+STYLES = tuple((color, dash) for dash, color in product(DASHES, COLORS))    # no two alike
 ALARM = '#D62728'
 GREY = '#888888'        # frame, grid, and auxiliary lines
 INK = '#333333'         # text in a picture

@@ -5,6 +5,6 @@ from .status import outcome, planned
 from .display import Display, Log
 from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
 from .lr_curve import LRCurve
-from .batch_sizes import BatchSizes
+from .batch_size import BatchSizes
 from .loggers import CSVLogger, JSONLLogger
 from .trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger, flatten

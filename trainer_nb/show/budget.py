@@ -13,10 +13,10 @@ from time import perf_counter
 
 # %% ../../nbs/show/13_budget.ipynb #3f5f3d5f
 class Budget:
-    "Decide when to draw next: at most 5 times a second, and after the first second a share of the time"
+    "Decides when to draw next: at most 5 times a second, and after the first second a share of the time"
     def __init__(self, clock: Callable[[], float] = perf_counter, cost: Callable[[], float]|None = None,
                  share: float = .01):
-        # cost: clock of what an update costs; in a thread of its own, `time.thread_time`: it waits for the GIL
+        # cost: clock of what an update costs; in a thread, which waits for the GIL, `time.thread_time`
         self.share, self.clock, self.cost = share, clock, cost or clock
         self.opened = clock()
         self.next = math.inf    # clock of the next update; inf: none

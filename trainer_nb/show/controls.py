@@ -26,8 +26,8 @@ def unpause(learn: Learner) -> None:
     "End a `pause`; pass it to `learn.request`"
 
 def pause(learn: Learner) -> None:
-    "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests meanwhile"
-    requests = getattr(learn.requests, 'asked', learn.requests)     # with several ranks: of this one
+    "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests"
+    requests = getattr(learn.requests, 'asked', learn.requests)     # of this rank
     is_over, start = False, perf_counter()
     _show_pause(learn, True)
     try:
@@ -48,7 +48,7 @@ def _show_pause(learn, is_paused, skipped_s=0.):
 
 # %% ../../nbs/show/03_controls.ipynb #320d76b3
 def scale_lr(factor: float, learn: Learner) -> str:
-    "Multiply every learning rate by `factor` > 0; return in words the new rates, of each optimizer the largest"
+    "Multiply every learning rate by `factor` > 0; return the largest of each optimizer, in words"
     as_rate('factor', factor)
     lrs = {k: max(float(g['lr']) for g in opt.param_groups)*factor for k, opt in learn.opts.items()}
     for name, lr in lrs.items():
@@ -110,15 +110,15 @@ def _clickable():
 # %% ../../nbs/show/03_controls.ipynb #731c64ea
 def _hint():
     "Say how to end a fit without buttons"
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main: return 'learn.stop(): stop after this batch'
-    return 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once'
+    if threading.current_thread() is threading.main_thread():
+        return 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once'
+    return 'learn.stop(): stop after this batch'
 
 # %% ../../nbs/show/03_controls.ipynb #3faed313
 class ButtonRow:
     "Buttons in a row, and a line of text"
     def __init__(self, buttons: dict, clicked: Callable, kernel: Any, text: str = ''):
-        "`buttons`: label → (tooltip, whether it is enabled); `clicked(label)` is called in a thread of the kernel"
+        "`buttons`: label → (tooltip, is enabled); `clicked(label)` is called in a thread of the kernel"
         import ipywidgets as W
         self.buttons, auto = {}, dict(width='auto')
         for label, (tip, enabled) in buttons.items():
@@ -145,7 +145,7 @@ class ButtonRow:
 
 # %% ../../nbs/show/03_controls.ipynb #4fe890c8
 class MarimoRow:
-    "The same for marimo, whose buttons keep their labels: `html` writes those that are in the row now"
+    "The same for marimo, whose buttons keep their labels: `html` writes those of now"
     def __init__(self, buttons: dict, clicked: Callable):   # called when no cell computes
         import marimo as mo
         def made(label, tip, enabled, shown=None):
@@ -175,105 +175,42 @@ def _bundle(*lines, panel=None):
     bundle = {'text/plain': '\n'.join(lines), 'text/html': html or '<div></div>'}
     return bundle if panel is None else {**widget_view(panel.box), **bundle}
 
-# %% ../../nbs/show/03_controls.ipynb #3331837e
-class Controls(MainProcessHook):
-    "Show buttons above the plot: pause, stop, learning rate, checkpoint; without widgets, a line of text"
-    ord, unique, provides = 90, True, ('controls',)
-
-    def __init__(self,
-        lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
-    ):
-        if not lr_factor > 1:
-            raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
-        self.log = _RequestLog()
-        self.end: int|None = None   # `bounds['epoch']` when the latest epoch began
-        self.handle: Any = None     # of the output
-        self.panel: Any = None      # `ButtonRow`; None without buttons
-        self.warned = False
-        self.actions = {    # label → (tooltip, request)
-            'Pause': ('Wait between two batches, or resume', pause),
-            'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
-            'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
-            f'lr ÷ {lr_factor:g}': ('Divide all learning rates', partial(scale_lr, 1/lr_factor)),
-            f'lr × {lr_factor:g}': ('Multiply all learning rates', partial(scale_lr, lr_factor)),
-            'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
+# %% ../../nbs/show/03_controls.ipynb #shwn0002
+class _Above:
+    "What stands above the plot of a fit: a row of buttons, or a line of text"
+    panel: Any = None       # `ButtonRow`; None without buttons
+    handle: Any = None      # of the output
+    warned = False
 
     @contextmanager
     def _careful(self):
         try: yield
         except Exception as e:
             text = f'Controls: the panel failed ({type(e).__name__}: {e}); training continues'
-            if not self.warned: warnings.warn(text, stacklevel=3)
+            if not self.warned: warnings.warn(text, stacklevel=4)
             self.warned = True
 
-    def before_fit(self, learn: Learner) -> Any:
-        self.log.first, self.end = len(self.log), learn.bounds['epoch']
-        self.handle, self.panel, self.warned = None, None, False
-        text = _hint()
-        if front_end() != 'html': return print(text, flush=True)
-        with self._careful():
-            if kernel := _clickable(): self.panel = self._make(learn, kernel, text)
+    def open(self, make_panel, text):
+        with self._careful(): self.panel = make_panel()
         with self._careful(): self.handle = show_bundle(_bundle(text, panel=self.panel))
 
-    def _make(self, learn, kernel, text):
-        enabled = {'Checkpoint now': learn.provider('checkpoints') is not None}
-        buttons = {o: (tip, enabled.get(o, True)) for o, (tip, _) in self.actions.items()}
-        return ButtonRow(buttons, partial(self.click, learn), kernel, text)
-
-    def before_epoch(self, learn: Learner) -> None: self.end = learn.bounds['epoch']
-
-    def after_epoch(self, learn: Learner) -> None:
-        what, end = 'Stop after epoch', learn.bounds['epoch']
-        if end == learn.state.epoch and (end != self.end or self.log.open(what)):
-            self._done(what, learn)
-
-    def after_fit(self, learn: Learner) -> None:
-        what = {'stop': 'Stop after batch', 'interrupt': 'Interrupt'}.get(learn.cancelled)
-        if what: self._done(what, learn)
-        what = 'Stop after epoch'       # asked for between two epochs
-        if self.log.open(what) and learn.bounds['epoch'] == learn.state.epoch: self._done(what, learn)
-        asked, panel, handle = self.log[self.log.first:], self.panel, self.handle
-        self.panel, self.handle = None, None
-        for o in asked:
-            if o.done is None: o.where = 'the fit was over before'
-        with self._careful():
-            if handle is not None: handle.update(_bundle(*map(str, asked)), raw=True)
-        with self._careful():
-            if panel is not None: panel.close()
-
-    def click(self, learn: Learner, label: str) -> None:
-        "Handle a click on the button `label`, in any thread"
-        panel, what, request = self.panel, label, self.actions[label][1]
-        if panel is None: return        # the fit is over
-        button = panel.buttons[label]
-        if what == 'Pause' and button.description == 'Resume': what, request = 'Resume', unpause
-        self.log.append(o := Asked(what, time()))
-        with self._careful():
-            if label == 'Pause': button.description = 'Resume' if what == 'Pause' else 'Pause'
-            else: button.disabled = True
-            panel.say(str(o))
-        is_known = request in ('stop', 'stop_epoch', pause, unpause)    # and reports that it is done
-        learn.request(request if is_known else partial(self._act, label, request))
-
-    def _act(self, label, f, learn):
-        "Execute a request in the loop's thread, and log it"
-        self._done(label, learn, f(learn))
-        with self._careful():
-            if self.panel is not None: self.panel.buttons[label].disabled = False
-
-    def _done(self, what, learn, result=''):
-        text = str(self.log.done(what, f'batch {learn.history.n_steps}', result))
+    def say(self, text):
         with self._careful():
             if self.panel is not None: self.panel.say(text)
             elif self.handle is not None: self.handle.update(_bundle(text), raw=True)
 
-    def show_pause(self, learn: Learner, is_paused: bool) -> None:
-        "Show that the fit is paused, or has resumed"
-        if is_paused: self._done('Pause', learn)
-        elif unpause in learn.requests: self._done('Resume', learn)
+    def change(self, label, name, value):
+        "Change the `description` of a button, or whether it is `disabled`"
         with self._careful():
-            if self.panel is not None:
-                self.panel.buttons['Pause'].description = 'Resume' if is_paused else 'Pause'
+            if self.panel is not None: setattr(self.panel.buttons[label], name, value)
+
+    def close(self, lines):
+        panel, handle = self.panel, self.handle
+        self.panel = self.handle = None
+        with self._careful():
+            if handle is not None: handle.update(_bundle(*lines), raw=True)
+        with self._careful():
+            if panel is not None: panel.close()
 
 # %% ../../nbs/show/03_controls.ipynb #b5328a9f
 def _save(learn):
@@ -285,3 +222,84 @@ def _save(learn):
         warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)
         return f'checkpoint failed: {e}'
     return 'checkpoint saved'
+
+def _actions(factor):
+    "dict: label → (tooltip, request)"
+    return {
+        'Pause': ('Wait between two batches, or resume', pause),
+        'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
+        'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
+        f'lr ÷ {factor:g}': ('Divide all learning rates', partial(scale_lr, 1/factor)),
+        f'lr × {factor:g}': ('Multiply all learning rates', partial(scale_lr, factor)),
+        'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
+
+# %% ../../nbs/show/03_controls.ipynb #3331837e
+class Controls(MainProcessHook):
+    "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line of text"
+    ord, unique, provides = 90, True, ('controls',)
+
+    def __init__(self,
+        lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
+    ):
+        if not lr_factor > 1:
+            raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
+        self.log, self.above, self.actions = _RequestLog(), _Above(), _actions(lr_factor)
+        self.end: int|None = None   # `bounds['epoch']` when the latest epoch began
+
+    def before_fit(self, learn: Learner) -> None:
+        self.log.first, self.end, self.above = len(self.log), learn.bounds['epoch'], _Above()
+        if front_end() == 'html': self.above.open(partial(self._make, learn), _hint())
+        else: print(_hint(), flush=True)
+
+    def _make(self, learn):
+        if not (kernel := _clickable()): return None
+        disabled = {'Checkpoint now'} if learn.provider('checkpoints') is None else ()
+        buttons = {o: (tip, o not in disabled) for o, (tip, _) in self.actions.items()}
+        return ButtonRow(buttons, partial(self.click, learn), kernel, _hint())
+
+    def before_epoch(self, learn: Learner) -> None: self.end = learn.bounds['epoch']
+
+    def after_epoch(self, learn: Learner) -> None:
+        self._end_epoch(learn, learn.bounds['epoch'] != self.end)
+
+    def _end_epoch(self, learn, is_new=False):
+        "Note that the fit ends after this epoch, if that is new or was asked for"
+        what = 'Stop after epoch'
+        is_last = learn.bounds['epoch'] == learn.state.epoch
+        if is_last and (is_new or self.log.open(what)): self._done(what, learn)
+
+    def after_fit(self, learn: Learner) -> None:
+        what = {'stop': 'Stop after batch', 'interrupt': 'Interrupt'}.get(learn.cancelled)
+        if what: self._done(what, learn)
+        self._end_epoch(learn)      # asked for between two epochs
+        asked = self.log[self.log.first:]
+        for o in asked:
+            if o.done is None: o.where = 'the fit was over before'
+        self.above.close(map(str, asked))
+
+    def click(self, learn: Learner, label: str) -> None:
+        "Handle a click on the button `label`, in any thread"
+        above, what, (_, request) = self.above, label, self.actions[label]
+        if (panel := above.panel) is None: return        # the fit is over
+        if what == 'Pause' and panel.buttons[label].description == 'Resume':
+            what, request = 'Resume', unpause
+        self.log.append(o := Asked(what, time()))
+        if label != 'Pause': above.change(label, 'disabled', True)
+        else: above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')
+        above.say(str(o))
+        is_known = request in ('stop', 'stop_epoch', pause, unpause)    # and reports that it is done
+        learn.request(request if is_known else partial(self._act, label, request))
+
+    def _act(self, label, f, learn):
+        "Execute a request in the loop's thread, and log it"
+        self._done(label, learn, f(learn))
+        self.above.change(label, 'disabled', False)
+
+    def _done(self, what, learn, result=''):
+        self.above.say(str(self.log.done(what, f'batch {learn.history.n_steps}', result)))
+
+    def show_pause(self, learn: Learner, is_paused: bool) -> None:
+        "Show that the fit is paused, or has resumed"
+        if is_paused: self._done('Pause', learn)
+        elif unpause in learn.requests: self._done('Resume', learn)
+        self.above.change('Pause', 'description', 'Resume' if is_paused else 'Pause')

@@ -29,6 +29,12 @@ class DisplayCost(NamedTuple):
     time_s: float       # seconds for those after the first second
     wall_s: float       # seconds that the fit took
 
+def _monitor(hooks):
+    "Return the column and the mode by which a hook tells the best epoch"
+    for o in hooks:
+        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
+    return 'valid_loss', 'min'
+
 def _harmless(f):
     "Turn an error in a method of the display into a warning"
     @wraps(f)
@@ -45,8 +51,7 @@ def _harmless(f):
 class _Paced(MainProcessHook):
     "Draws on a screen when the budget or the screen allows it"
     def __init__(self):
-        self.note = ''                  # shown in the status line instead of the batch: 'compiling'
-        self.remark = ''                # shown in the status line besides: 'compiled in 3.1 s'
+        self.note = self.remark = ''    # in the status line: 'compiling' for the batch, and a remark
         self.budget: Any = None         # of the latest fit
         self.closed = 0.                # clock at the end of the latest fit
         self.screen = self.line = self.error = None
@@ -77,7 +82,6 @@ class _Paced(MainProcessHook):
 
     def _stop_timer(self):
         if self.timer is not None: self.timer.cancel()
-        self.timer = None
 
     def hold(self) -> None:
         "Stop drawing until `draw` is called"
@@ -85,12 +89,6 @@ class _Paced(MainProcessHook):
         if self.budget is not None: self.budget.next = math.inf
 
 # %% ../../nbs/show/02_display.ipynb #watc0004
-def _monitor(hooks):
-    "Return the column and the mode by which a hook tells the best epoch"
-    for o in hooks:
-        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
-    return 'valid_loss', 'min'
-
 class _Watch(_Paced):
     "Shows a fit on a screen"
     ord = 100
@@ -136,7 +134,12 @@ class _Watch(_Paced):
         screen, self.screen = self.screen, None
         self.line.count(learn)
         self.line.waiting = None            # holds the pass
-        self._close(learn, screen)
+        first = learn.bounds['row']
+        status = outcome(learn, first)
+        self._keep(learn.history, first, status)
+        screen.close(learn, status, end_state(learn, first))
+
+    def _keep(self, history, first, status): pass
 
 # %% ../../nbs/show/02_display.ipynb #37eb9b25
 class Display(_Watch):
@@ -156,7 +159,7 @@ class Display(_Watch):
 
     @property
     def cost(self) -> DisplayCost:
-        "Cost of the latest fit's lines and updates, without those in its first second and the final picture"
+        "Cost of the latest fit's lines and updates, without its first second and the final picture"
         if self.budget is None: return DisplayCost(0., 0, 0., 0.)
         time_s, wall_s = self.budget.time_s, (self.closed or perf_counter()) - self.budget.opened
         return DisplayCost(time_s/wall_s, self.budget.n, time_s, wall_s)
@@ -166,14 +169,11 @@ class Display(_Watch):
         if where == 'text' and learn.provider('lines'): return Screen(learn)    # `Log` prints them
         return SCREENS[where](learn, self.line.end, self.plot)
 
-    def _close(self, learn, screen):
-        h = learn.history
-        h.since, h.shown_in = learn.bounds['row'], current_cell()
-        h.status = outcome(learn, h.since)
-        screen.close(learn, h.status, end_state(learn, h.since))
+    def _keep(self, history, first, status):
+        history.since, history.shown_in, history.status = first, current_cell(), status
 
     def annotate(self, learn: Learner, note: str, remark: str = '') -> None:
-        "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'; '': none"
+        "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'"
         self.note, self.remark = note, remark
         self.draw(learn)
 
@@ -186,7 +186,7 @@ class Display(_Watch):
 
 # %% ../../nbs/show/02_display.ipynb #logh0002
 class Log(_Watch):
-    "Print or log a line per epoch, per validation pass, and every few seconds: for long fits on streamed data"
+    "Print or log a line per epoch, per validation pass, and every few seconds: for streamed data"
     unique = False
     def __init__(self,
         every: float|None = 30.,    # seconds between two lines, > 0; None: only epochs and validation passes
@@ -201,10 +201,6 @@ class Log(_Watch):
     def _make_screen(self, learn):
         logger = logging.getLogger(self.logger) if isinstance(self.logger, str) else self.logger
         return LogLines(learn, math.inf if self.every is None else self.every, logger)
-
-    def _close(self, learn, screen):
-        first = learn.bounds['row']
-        screen.close(learn, outcome(learn, first), end_state(learn, first))
 
 # %% ../../nbs/show/02_display.ipynb #eefc331d
 def show(learn: Learner) -> None:

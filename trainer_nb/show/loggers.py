@@ -8,14 +8,48 @@ __all__ = ['Logger', 'FileLogger', 'JSONLLogger', 'CSVLogger']
 # %% ../../nbs/show/05_loggers.ipynb #f4f24857
 import csv, json, math, os, warnings
 from bisect import bisect_left
+from heapq import merge
 from io import StringIO
 from itertools import chain, count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from ..base import open_file, replacing
 from ..loop import Learner, MainProcessHook, stack_scalars
+
+# %% ../../nbs/show/05_loggers.ipynb #c8df1bd8
+def _steps(history, first, rest):
+    "Read the values of each batch from `first` on; `rest`: include those that are not packed yet"
+    packed = []
+    if first < history.n_packed:
+        columns = {name: s.fetch(history.n_packed, first) for name, s in history.series.items()}
+        packed = [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
+    return packed + (_unpacked(history, max(first - history.n_packed, 0)) if rest else [])
+
+def _unpacked(history, skip):
+    "Read the values of each batch that is not packed yet, without the first `skip`"
+    accumulator, rows = history.open_metrics, []
+    if accumulator is None: return []
+    for i, (loss, _, lrs, _) in enumerate(accumulator.rows[skip:], skip):
+        losses = loss if isinstance(loss, dict) else {'loss': loss}
+        losses = {f'train_{k}': v for k, v in losses.items()}
+        extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
+        row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
+        rows.append({k: v for k, v in row.items() if v is not None})
+    tensors = [v for v in chain.from_iterable(map(dict.values, rows)) if hasattr(v, 'item')]
+    read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
+    return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
+
+def _entries(h, n, n_valid, n_epoch, rest):
+    "What comes after so many batches, validation passes and epochs, in order: (kind, batches, values)"
+    steps = (('step', i, {'epoch': bisect_left(h.ends, i), **values})
+             for i, values in enumerate(_steps(h, n, rest), n + 1))
+    valids = (('valid', row['batch'], {k: v for k, v in row.items() if k != 'batch'})
+              for row in h.valid_rows[n_valid:])
+    epochs = (('epoch', end, row) for end, row in zip(h.ends[n_epoch:], h.epoch_rows[n_epoch:]))
+    return merge(steps, valids, epochs, key=itemgetter(1))
 
 # %% ../../nbs/show/05_loggers.ipynb #20277a12
 class Logger(MainProcessHook):
@@ -42,7 +76,7 @@ class Logger(MainProcessHook):
 
     def before_fit(self, learn: Learner) -> None:
         h, self.failed, self.is_open = learn.history, False, False
-        if self.n > h.n_steps or self.n_epoch > len(h): self._restart()     # the history of another run
+        if self.n > h.n_steps or self.n_epoch > len(h): self._restart()     # of another run
         self.open(learn)
         self.is_open = True
 
@@ -68,55 +102,32 @@ class Logger(MainProcessHook):
     def _flush(self, learn, rest=False):
         "Write what is new; `rest`: also the batches that the loop has not packed yet"
         h = learn.history
-        for i, values in enumerate(_steps(h, self.n, rest), self.n + 1):
-            self._rows(h, i - 1)
-            self.write('step', i, {'epoch': bisect_left(h.ends, i), **values})
-        self.n = max(self.n, h.n_steps if rest else h.n_packed)
-        self._rows(h, self.n)
+        n = h.n_steps if rest else h.n_packed
+        for kind, at, values in _entries(h, self.n, self.n_valid, self.n_epoch, rest):
+            if at > n: break
+            self.n_valid += kind == 'valid'
+            self.n_epoch += kind == 'epoch'
+            self.write(kind, at, values)
+        self.n = max(self.n, n)
         self.sync(learn)
-
-    def _rows(self, h, n):
-        "Write the validation passes and epochs that ended within the first `n` batches"
-        while True:
-            valid = next(iter(h.valid_rows[self.n_valid:self.n_valid + 1]), {'batch': math.inf})
-            end = h.ends[self.n_epoch] if self.n_epoch < len(h.ends) else math.inf
-            at = valid['batch']
-            if min(at, end) > n: return
-            if at <= end:
-                self.n_valid += 1
-                self.write('valid', at, {k: v for k, v in valid.items() if k != 'batch'})
-            else:
-                self.n_epoch += 1
-                self.write('epoch', end, h.epoch_rows[self.n_epoch - 1])
-
-# %% ../../nbs/show/05_loggers.ipynb #c8df1bd8
-def _steps(history, first, rest):
-    "Read the values of each batch from `first` on; `rest`: include those that are not packed yet"
-    packed = []
-    if first < history.n_packed:
-        columns = {name: s.fetch(history.n_packed, first) for name, s in history.series.items()}
-        packed = [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
-    return packed + (_unpacked(history, max(first - history.n_packed, 0)) if rest else [])
-
-def _unpacked(history, skip):
-    "Read the values of each batch that is not packed yet, without the first `skip`"
-    accumulator, rows = history.open_metrics, []
-    if accumulator is None: return []
-    for i, (loss, _, lrs, _) in enumerate(accumulator.rows[skip:], skip):
-        losses = loss if isinstance(loss, dict) else {'loss': loss}
-        losses = {f'train_{k}': v for k, v in losses.items()}
-        extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
-        row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
-        rows.append({k: v for k, v in row.items() if v is not None})
-    tensors = [v for v in chain.from_iterable(map(dict.values, rows)) if hasattr(v, 'item')]
-    read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
-    return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
 
 # %% ../../nbs/show/05_loggers.ipynb #e397cc12
 def _checksum(file, at):    # identifies a place in a file, and thereby the run
     file.seek(max(at - 512, 0))
     return crc32(file.read(min(at, 512)))
 
+def _begins(path, at, checksum):
+    "Return whether a file still begins with what was written up to a place"
+    with open_file(path) as f: return _checksum(f, at) == checksum
+
+def _move_aside(path):
+    "Rename a file, `log.jsonl` to `log.1.jsonl`, and return its new path"
+    names = (path.with_name(f'{path.stem}.{i}{path.suffix}') for i in count(1))
+    aside = next(o for o in names if not o.exists())
+    os.replace(path, aside)
+    return aside
+
+# %% ../../nbs/show/05_loggers.ipynb #file0001
 class FileLogger(Logger):
     """Base class of loggers that write lines
 
@@ -134,9 +145,16 @@ class FileLogger(Logger):
 
     def open(self, learn: Learner) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self._is_mine(): self._cut()
+        size = self.path.stat().st_size if self.path.exists() else 0
+        at, checksum, *counts = self.place
+        if 0 < at <= size and (self.n or self.n_valid) and _begins(self.path, at, checksum):
+            self.n, self.n_valid, self.n_epoch = counts
+            if size > at:       # leave out what comes after it, such as an unfinished line
+                with open_file(self.path) as f: self._replace(f.read(at))
         else:
-            if self.path.exists() and self.path.stat().st_size: self._move_aside()
+            if size:
+                aside = _move_aside(self.path).name
+                print(f'{self.name}: the {self.path.name} that was there is {aside} now')
             self._restart()        # all of it is written, to a new file
         self._append()
         self._note()
@@ -149,28 +167,9 @@ class FileLogger(Logger):
         self.place = at, _checksum(self.file.buffer, at), self.n, self.n_valid, self.n_epoch
         self.file.seek(0, os.SEEK_END)
 
-    def _is_mine(self):
-        "Return whether the file still begins with what this run has written"
-        at, checksum, *_ = self.place
-        if not at or not (self.n or self.n_valid) or not self.path.exists(): return False
-        with open_file(self.path) as f: return _checksum(f, at) == checksum
-
-    def _cut(self):
-        "Leave out what comes after the remembered place, such as an unfinished line"
-        at, _, *counts = self.place
-        self.n, self.n_valid, self.n_epoch = counts
-        if self.path.stat().st_size == at: return
-        with open_file(self.path) as f: self._replace(f.read(at))
-
     def _replace(self, data):
         "Write another file in place of this one"
         with replacing(self.path, flush=False) as f: f.write(data)
-
-    def _move_aside(self):
-        names = (f'{self.path.stem}.{i}{self.path.suffix}' for i in count(1))
-        aside = next(o for o in map(self.path.with_name, names) if not o.exists())
-        os.replace(self.path, aside)
-        print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
 
     def sync(self, learn: Learner) -> None:
         self.file.flush()
@@ -215,13 +214,12 @@ class CSVLogger(FileLogger):
         values = {'batch': step, **values}
         if self.columns is None: self._head(self.file, list(values))
         if new := [k for k in values if k not in self.columns]: self._widen(new)
-        row = [values.get(k, '') for k in self.columns]
-        csv.writer(self.file, lineterminator='\n').writerow(row)
+        csv.writer(self.file, lineterminator='\n').writerow([values.get(k, '') for k in self.columns])
 
     def _head(self, file, columns):
         self.columns = columns
-        odd = any('\r' in o for o in columns)        # readers need quotes, which the writer leaves out
-        quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+        is_odd = '\r' in ''.join(columns)        # which the writer does not quote
+        quoting = csv.QUOTE_ALL if is_odd else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator='\n', quoting=quoting).writerow(columns)
 
     def _widen(self, new):

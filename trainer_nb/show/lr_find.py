@@ -16,8 +16,7 @@ import torch
 from ..base import did_you_mean, folded
 from ..draw import current_cell
 from ..loop import CancelFit, Learner, as_count, set_lr
-from .lr_curve import LRCurve
-from .lr_rules import RULES
+from .lr_curve import RULES, LRCurve
 from .budget import Budget
 from .output import Loop, Pace, front_end
 
@@ -39,17 +38,15 @@ class _LRScreen:
 
     def close(self) -> None:
         "Show the result"
-        curve = self.curve
-        if self.where in ('tty', 'text'): self.loop.close(curve.status())
-        is_empty = self.budget.first_s is None and not curve.lrs       # an error came first
-        if self.where != 'html' or is_empty: return
-        curve.offer(self.loop.area)
+        if self.where in ('tty', 'text'): self.loop.close(self.curve.status())
+        is_empty = self.budget.first_s is None and not self.curve.lrs       # an error came first
+        if self.where == 'html' and not is_empty: self.curve.offer(self.loop.area)
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(learn, r, name, steps=None):
-    """Train to the next step of an optimizer; return the weighted mean of its losses; None without a step
+    """Train to the next step of an optimizer; return the mean of its losses; None without a step
 
     With several optimizers, `steps` is a list that grows with each step of this one."""
     losses, weights, key = [], [], f'loss_{name}'
@@ -86,10 +83,9 @@ def lr_find(learn: Learner,
 ) -> LRCurve:
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    The rates are those of the param group with the largest one; others keep their ratios to it. `suggestion` is
-    that of the first rule which is not past the lowest loss. An interrupt ends the search, which returns the
-    points that it has.
-    Raises ValueError for wrong arguments; errors in a step propagate.
+    The rates are those of the param group with the largest one; others keep their ratios to it.
+    `suggestion` is that of the first rule which is not past the lowest loss. An interrupt ends the search,
+    which returns its points. Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
         n_steps = as_count('n_steps', n_steps)
@@ -115,7 +111,8 @@ def lr_find(learn: Learner,
 def _use(find, name, lr):
     "Give the learner a learning rate, if no fit is running; return what to say"
     learn = find()
-    if learn is None or name not in learn.opts: return 'nothing is set: the learner has another optimizer, or is gone'
+    if learn is None or name not in learn.opts:
+        return 'nothing is set: the learner has another optimizer, or is gone'
     if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
     old = max(float(g['lr']) for g in learn.opts[name].param_groups)
     set_lr(learn.opts[name], lr)

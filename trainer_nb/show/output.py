@@ -23,7 +23,7 @@ from trainer_nb.draw import (
 )
 
 # %% ../../nbs/show/01_output.ipynb #3f398e25
-def front_end() -> str:  # 'html' in a kernel with rich output and in marimo, 'tty' at a terminal, or 'text'
+def front_end() -> str:  # 'html' in a kernel and in marimo, 'tty' at a terminal, or 'text'
     "Return the kind of output that this process can draw on"
     has_kernel = getattr(running_shell(), 'kernel', None) is not None
     if has_kernel or marimo_outputs() is not None: return 'html'
@@ -59,7 +59,7 @@ class Pace:
         return self.words()
 
     def words(self) -> str:
-        "Write the same while a step lasts: the time left goes down, until the step takes longer than those before"
+        "Write the same while a step lasts: the time left goes down, unless the step takes long"
         rate = _format_rate(self.n/self.passed)
         if self.total is None: return rate
         now, n_left = perf_counter() - self.start, self.total - self.n
@@ -102,15 +102,12 @@ def _html_sign(state: str) -> str:
     if state == 'paused':       # few fonts have this sign
         bars = 'display:inline-block;width:3px;height:11px;border:solid;border-width:0 3px'
         return f'<span role="img" aria-label="{sign}" style="{bars}"></span> '
-    color = 'inherit' if state == 'doubtful' else color         # amber text is hard to read on white
+    if state == 'doubtful': color = 'inherit'       # amber text is hard to read on white
     return f'<span aria-hidden="true" style="color:{color};font-weight:bold">{sign}</span> '
-
-# %% ../../nbs/show/01_output.ipynb #live0001
-def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
 
 # %% ../../nbs/show/01_output.ipynb #live0002
 def html_stale(advice: str, after_s: float = 10) -> str:
-    "Write a line that appears, and takes room, if nothing replaces it for a while; where not trusted, at once"
+    "Write a line that appears if nothing replaces it for a while; where not trusted, at once"
     since = strftime('%Y-%m-%d %H:%M:%S')
     return ('<style>@keyframes tnb-wait{from,to{height:0;visibility:hidden}}</style>'
             f'<div style="overflow:hidden;animation:tnb-wait {after_s:.0f}s">'
@@ -121,11 +118,17 @@ def html_news(text: str) -> str:
     hidden = 'position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)'
     return f'<div role="status" aria-live="polite" style="{hidden}">{escape(text)}</div>'
 
+def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
+
 # %% ../../nbs/show/01_output.ipynb #843542e2
 _EMPTY = {'text/html': '<div></div>', 'text/plain': ''}
 
+def _head(html, share, state, role=''):
+    "The status line with its bar and sign"
+    return f'<div {role}style="line-height:24px">{_html_bar(share, state)}{_html_sign(state)}{html}</div>'
+
 class Area:
-    """Outputs of a cell that change in place: a status line, a picture and a body, which keep their places to the end
+    """Outputs of a cell that change in place: a status line, a picture and a body
 
     Without a chart at its first use, or `has_picture`, the status line and the body are one output.
     """
@@ -135,13 +138,12 @@ class Area:
 
     def draw(self, status: str, share: float|None = None, body: str|None = None, chart: Any = None,
              advice: str = 'the kernel is busy, or gone', state: str = 'running', above: str = '') -> None:
-        "Show bar, status and time, and a `Chart` and HTML below if they are new; `advice` if no update follows"
+        "Show bar, status and time, and below what is new; `advice` if no update follows"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
-        nowrap = '<span style="white-space:nowrap">{}</span>'.format
-        parts = ' · '.join(nowrap(escape(o)) for o in status.split(' · '))
-        head = above + _line(_html_bar(share, state) + _html_sign(state) + parts) + (stale if advice else '')
+        parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
+        head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
         if body is not None: self.body = body
         if not self._is_split(chart): return self._put({'text/html': head + self.body, 'text/plain': status})
         picture = None if chart is None else {'text/html': chart.html(is_image=True), 'text/plain': ''}
@@ -151,7 +153,7 @@ class Area:
     def close(self, status: str, body: str = '', chart: Any = None, text: str = '', label: str = 'plot',
               state: str = 'done', share: float|None = None) -> None:
         "Leave the status, a picture (without pictures: `label`), and the body (without HTML: `text`)"
-        head = _line(_html_bar(share, state) + _html_sign(state) + escape(status), 'role="status" ')
+        head = _head(escape(status), share, state, 'role="status" ')
         if not self._is_split(chart):
             return self._put({'text/html': head + body, 'text/plain': f'{status}\n{text}'.strip()})
         picture, size = (_EMPTY, {}) if chart is None else _labelled(chart, label).bundle()
@@ -169,21 +171,15 @@ class Area:
             m = metadata if i == 1 else None
             if i == len(self.handles):
                 o = o or _EMPTY
-                self.handles.append(self._open(i, o, m))
+                self.handles.append(show_bundle(o, m))
                 self.shown.append(o)
             elif o is not None and o != self.shown[i]:
-                self._change(i, o, m)
+                self.handles[i].update(o, raw=True, metadata=m or {})
                 self.shown[i] = o
-
-    def _open(self, i, bundle, metadata): return show_bundle(bundle, metadata)
-
-    def _change(self, i, bundle, metadata): self.handles[i].update(bundle, raw=True, metadata=metadata or {})
-
-def _line(html, role=''): return f'<div {role}style="line-height:24px">{html}</div>'
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
 class Loop:
-    "Shows a share, a text and perhaps a `Chart`, and at the end a last text; in a log, a line every 30 seconds"
+    "Shows a share, a text and perhaps a `Chart`, at the end a text; in a log, a line every 30 seconds"
     def __init__(self, where: str|None = None):
         self.where, self.area, self.next = where or front_end(), Area(), perf_counter() + 30
 

@@ -23,7 +23,7 @@ from .output import Area, Pace, front_end, html_news, put_line, terminal_width, 
 
 # %% ../../nbs/show/08_screens.ipynb #7d44ec8f
 class Screen:
-    "Shows nothing; base class of all screens, made for a learner, the last batch's number, and whether to plot"
+    "Shows nothing; base of screens, made for a learner, the last batch's number, whether to plot"
     every: float|None = math.inf
     def __init__(self, learn: Learner, end: int = 0, plot: bool = False): pass
     def draw(self, learn: Learner, status: str, progress: Any) -> None: pass
@@ -32,15 +32,44 @@ class Screen:
     def follow(self, line: Any) -> None: pass
     def close(self, learn: Learner, status: str, state: str) -> None: pass
 
+# %% ../../nbs/show/08_screens.ipynb #line0003
+class _Columns:
+    "The columns of the epochs that are printed: as many as fit"
+    def __init__(self):
+        self.names, self.widths = (), ()
+        self.chosen_for = None      # (columns of the history, width)
+
+    def text(self, h, width, mark):
+        "Write the newest epoch, below a header if the columns have changed"
+        wanted = list(h.epoch_rows[-1]), width
+        head = '' if wanted == self.chosen_for else self._head(h, width)
+        self.chosen_for, line = wanted, self._line(h, mark)
+        if width is not None and len(line) > width:     # a number is longer than before
+            head = self._head(h, width) or head
+            line = self._line(h, mark)
+        return head + line
+
+    def _head(self, h, width):
+        "Choose the columns of the next rows; return a line with their names if they have changed"
+        head, names = h.lines(len(h) - 1, width=width)[0], self.names
+        self.names = ['time_s' if o == 'time' else o for o in head]
+        # numbers of the next rows may be longer
+        self.widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]
+        return '' if self.names == names else self._aligned(map(printable, head)) + '\n'
+
+    def _line(self, h, mark):
+        line = self._aligned(h.newest(self.names))
+        return mark + line[1:] if line[0] == ' ' else line     # no room from epoch 10,000 on
+
+    def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
+
 # %% ../../nbs/show/08_screens.ipynb #line0002
 class Lines(Screen):
-    "Print a header, lines while an epoch runs, one for each epoch with a * at the best so far, and one at the end"
+    "Print a header, lines in an epoch, one for each epoch with a * at the best so far, and one at the end"
     every = 30.
     flush_s = .02       # shortest time between two flushes: faster rows wait in the buffer
     def __init__(self, learn: Learner, end: int = 0, plot: bool = False):
-        self.names, self.widths = (), ()    # of the columns that are printed
-        self.chosen_for = None              # (columns of the history, width) for which they were chosen
-        self.next = 0.                      # clock of the next flush
+        self.columns, self.next = _Columns(), 0.        # `next`: clock of the next flush
         self.best, self.mark = (math.inf, math.inf), ' '
 
     @property
@@ -67,34 +96,15 @@ class Lines(Screen):
     def valid(self, learn: Learner, line: Any) -> None:
         "Print the newest validation pass; that at an epoch's end is in its row"
         at_end = learn.state.batch_idx == length(learn.train_dl) or learn.history.n_steps == line.end
-        if not (at_end or learn.fitting.is_trained): self.write(self._short(printable(line.of_valid(learn)), least=-1))
+        if at_end or learn.fitting.is_trained: return
+        self.write(self._short(printable(line.of_valid(learn)), least=-1))
 
     def row(self, learn: Learner) -> None:
         "Print the newest epoch"
-        row, (column, mode), width = learn.history.epoch_rows[-1], learn.history.monitor, self.width
+        row, (column, mode) = learn.history.epoch_rows[-1], learn.history.monitor
         now = rank(row.get(column, math.nan), row.get('valid_loss'), mode)
         self.best, self.mark = (now, '*') if now < self.best else (self.best, ' ')
-        wanted = list(row), width
-        head = '' if wanted == self.chosen_for else self._head(learn, width)
-        self.chosen_for, line = wanted, self._line(learn)
-        if width is not None and len(line) > width:     # a number is longer than before
-            head = self._head(learn, width) or head
-            line = self._line(learn)
-        self.write(head + line)
-
-    def _head(self, learn, width):
-        "Choose the columns for this and the next rows; return a line with their names if they have changed"
-        head, names = learn.history.lines(len(learn.history) - 1, width=width)[0], self.names
-        self.names = ['time_s' if o == 'time' else o for o in head]
-        # numbers of the next rows may be longer
-        self.widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]
-        return '' if self.names == names else self._aligned(map(printable, head)) + '\n'
-
-    def _line(self, learn):
-        line = self._aligned(learn.history.newest(self.names))
-        return self.mark + line[1:] if line[0] == ' ' else line     # from epoch 10,000 on, there is no room
-
-    def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
+        self.write(self.columns.text(learn.history, self.width, self.mark))
 
     def close(self, learn: Learner, status: str, state: str) -> None:
         "Print how the fit ended; where that takes two lines, the last one has the result"
@@ -125,14 +135,20 @@ class Terminal(Lines):
         super().close(learn, status, state)
 
 # %% ../../nbs/show/08_screens.ipynb #fe94fc80
+def _tick(region, line, over, tick_s):
+    "In a thread: tick until the fit is over, or its region is gone"
+    while not over.wait(tick_s) and (screen := region()) is not None:
+        with suppress(Exception): screen.tick(line)
+        del screen
+
 class Region(Screen):
-    "Status line, live plot and table of epochs in a cell's output; the line may change more often than the plot"
+    "Status line, live plot and table of epochs in a cell's output; the line changes most often"
     every, plot_s, tick_s = None, 1., 1.
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
         h, self.first, self.end = learn.history, learn.bounds['row'], end
         self.area, self.progress = Area(), Pace()
         self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
-        self.drawn_at = self.plotted_at = -math.inf     # clock of the latest drawing, and of the latest one with a plot
+        self.drawn_at = self.plotted_at = -math.inf     # clocks of the latest drawing, and plot
         self.lock, self.over, self.thread = Lock(), Event(), None
 
     def _body(self, learn):      # the same rows at the end as before: nothing jumps
@@ -169,22 +185,15 @@ class Region(Screen):
         "Leave output that needs no kernel: a picture and a table"
         self.over.set()
         h, chart, rows = learn.history, None, len(learn.history) - self.first
-        if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else there is nothing to see
+        if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else it is empty
         text, body = h.text(self.first) if rows > 0 else '', self._body(learn)
-        if rows > 40: body += _all_rows(h.text(self.first, 1000), rows)
+        if rows > 40:
+            every = f'<pre style="overflow-x:auto">{escape(h.text(self.first, 1000))}</pre>'
+            body += f'<details><summary>all {rows} epochs</summary>{every}</details>'
         label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
         share = self.progress.share
         if state == 'done' and share is not None: share = 1.
         with self.lock: self.area.close(status, body, chart, text, label, state, share)
-
-def _tick(region, line, over, tick_s):
-    "In a thread: tick until the fit is over, or its region is gone"
-    while not over.wait(tick_s) and (screen := region()) is not None:
-        with suppress(Exception): screen.tick(line)
-        del screen
-
-def _all_rows(text, n):
-    return f'<details><summary>all {n} epochs</summary><pre style="overflow-x:auto">{escape(text)}</pre></details>'
 
 # %% ../../nbs/show/08_screens.ipynb #scre0008
 class LogLines(Lines):

@@ -21,7 +21,7 @@ def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are un
     "Count the training batches and the validation passes that are left of a running fit"
     fit, state, n = learn.fitting, learn.state, length(learn.train_dl)
     if fit is None: return None, None
-    now, accum, bounds = state.optimizer_step, state.grad_accum_steps, []   # from here on, in optimizer steps
+    now, accum, bounds = state.optimizer_step, state.grad_accum_steps, []   # in optimizer steps
     in_epoch = math.ceil(n/accum) if n else 0
     done = 0 if fit.train is None else state.batch_idx      # batches of this epoch
     start = now - (in_epoch if done == n else done//accum)
@@ -34,7 +34,8 @@ def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are un
     ends = range(start + in_epoch, last, in_epoch) if n else range(0)   # of epochs, besides `last`
     if n_few := fit.plan.valid_every_epochs: ends = ends[n_few - 1 - state.epoch % n_few::n_few]
     every = range(0)
-    if fit.plan.next_valid is not None: every = range(fit.plan.next_valid, last + 1, fit.plan.valid_every or last + 1)
+    if fit.plan.next_valid is not None:
+        every = range(fit.plan.next_valid, last + 1, fit.plan.valid_every or last + 1)
     few, many = sorted((ends, every), key=len)
     is_done = fit.validated_at == (ends[0] if ends else last)
     twice = sum(o in many for o in few) + (last in every) + is_done
@@ -50,7 +51,7 @@ class _Waiting:
     "Measures what share of the latest seconds the loop has waited for data"
     def __init__(self, opened):
         self.opened, self.wait_s, self.time_s = opened, 0., 0.
-        self.seen = None, 0., 0.        # at the latest look: training pass, clock, seconds of its waiting
+        self.seen = None, 0., 0.        # training pass, clock, seconds of its waiting
 
     def words(self, fit):  # '' if that is little, or not known yet
         "Say how much it is, and what to do about it"
@@ -78,8 +79,6 @@ def _advice(dl):
     return f'more workers than {dl.num_workers} may help: DataLoader(num_workers=...){also}'
 
 # %% ../../nbs/show/07_status.ipynb #runn0002
-_MOST = 8       # values in a status line
-
 def _losses(history): return {k.removeprefix('train_'): v for k, v in history.recent().items()}
 
 def _running(learn):
@@ -88,6 +87,29 @@ def _running(learn):
     phase = fit and (fit.train if learn.training else fit.valid)
     if phase is None: return {}
     return {prefix + name: v for name, v in phase.sums.running().items()}
+
+# %% ../../nbs/show/07_status.ipynb #runn0003
+_MOST = 8       # values in a status line
+
+def _line(learn, where, values, remarks):
+    total = '' if learn.bounds['epoch'] is None else f'/{learn.bounds["epoch"]}'
+    words = [f'{name} {format_value(v)}' for name, v in values.items()]
+    if len(words) > _MOST: words[_MOST:] = [f'and {len(words) - _MOST} more']
+    return ' · '.join([f'epoch {learn.state.epoch}{total}', where, *words, *remarks])
+
+def _batch(learn, end):        # as on the plot's axis
+    return f'batch {learn.history.n_steps}' + (f'/{end}' if end else '')
+
+def _where(learn, end):
+    "Name the training or validation batch"
+    if not learn.is_fitting or learn.training: return _batch(learn, end)
+    return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
+
+def _best(h, first):
+    best, column = h.best(first), h.monitor[0]
+    if best is None: return ''
+    row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
+    return f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
 
 # %% ../../nbs/show/07_status.ipynb #2bb85a89
 class StatusLine:
@@ -108,11 +130,11 @@ class StatusLine:
         if h.bad_from: remarks.append(f'nan since batch {h.bad_from}')
         rows = [o for o in h.valid_rows if o['batch'] > bounds['batch']]
         valid = [o['valid_loss'] for o in rows if 'valid_loss' in o]
-        if valid: remarks.append(f'valid {format_value(valid[-1])}{self._best(h, bounds["row"])}')
+        if valid: remarks.append(f'valid {format_value(valid[-1])}{_best(h, bounds["row"])}')
         if remark: remarks.append(remark)
         self.rate = '' if is_paused else self.count(learn)
         if self.rate: remarks.append(self.rate)
-        line = self._line(learn, note or self._where(learn), values, remarks)
+        line = _line(learn, note or _where(learn, self.end), values, remarks)
         self.said = ('paused · ' if is_paused else '') + line + self.waiting.words(learn.fitting)
         return self.said
 
@@ -123,38 +145,43 @@ class StatusLine:
     def of_valid(self, learn: Learner) -> str:
         "Describe the newest validation pass"
         row = {k: v for k, v in learn.history.valid_rows[-1].items() if k not in ('batch', 'epoch', 'step')}
-        return self._line(learn, self._batch(learn), {**_losses(learn.history), **row}, [self.count(learn)])
-
-    def _line(self, learn, where, values, remarks):
-        total = '' if learn.bounds['epoch'] is None else f'/{learn.bounds["epoch"]}'
-        words = [f'{name} {format_value(v)}' for name, v in values.items()]
-        if len(words) > _MOST: words[_MOST:] = [f'and {len(words) - _MOST} more']
-        return ' · '.join([f'epoch {learn.state.epoch}{total}', where, *words, *remarks])
+        values = {**_losses(learn.history), **row}
+        return _line(learn, _batch(learn, self.end), values, [self.count(learn)])
 
     def count(self, learn: Learner) -> str:
         "Count the batches that are done; write the rate and the remaining time"
         return self.progress.at(_done(learn) - self.before)
 
-    def _best(self, h, first):
-        best, column = h.best(first), h.monitor[0]
-        if best is None: return ''
-        row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
-        return f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
+# %% ../../nbs/show/07_status.ipynb #trou0001
+def _trouble(h, first):
+    "Say why losses are no good at the end, and what to do"
+    if h.bad_from:
+        return (f'train_loss is nan since batch {h.bad_from}: '
+                'lower the learning rate, or add GradClip(1.) or NaNGuard()')
+    if worse := _worse(h, first):
+        begin, end = worse
+        return (f'train_loss ended at {format_value(end)} and began with {format_value(begin)}: '
+                'lower the learning rate')
 
-    def _where(self, learn):
-        "Name the training or validation batch"
-        if not learn.is_fitting or learn.training: return self._batch(learn)
-        return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
-
-    def _batch(self, learn):        # as on the plot's axis
-        return f'batch {learn.history.n_steps}' + (f'/{self.end}' if self.end else '')
+def _worse(h, first):
+    "Return (loss of the first batch, mean of the last epoch) if the fit made it worse; else None"
+    if len(h) <= first or h.kept is not None: return None
+    begin, end = ([0, *h.ends][i] for i in (first, len(h) - 1))
+    values = h.fetch(start=lambda name: begin).get('train_loss', [])
+    if not len(values): return None
+    before, last = values[0], h.epoch_rows[-1].get('train_loss', math.nan)
+    batches = values[end - begin:h.ends[-1] - begin]
+    factor = .1 if len(batches) >= 20 else 1.       # of few batches, all may be worse by chance
+    n_worse = sum(v > before for v in batches)
+    is_worse = last > before + factor*abs(before) and n_worse >= .95*len(batches)
+    return (before, last) if is_worse else None
 
 # %% ../../nbs/show/07_status.ipynb #86ad5551
 ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed',
          'memory': 'out of memory'}
 
 def outcome(learn: Learner, first: int = 0) -> str:
-    "Say how the latest fit ended, or where it is, without the `first` epochs: 'done: 3 epochs, best …'"
+    "Say how the latest fit ended, or where it is, without `first` epochs: 'done: 3 epochs, best …'"
     if learn.cancelled in ENDS: return f'{ENDS[learn.cancelled]} {learn.position}'
     h, best = learn.history, learn.history.best(first)
     if not h.n_steps: return 'nothing is trained yet'
@@ -169,27 +196,6 @@ def outcome(learn: Learner, first: int = 0) -> str:
 
 def end_state(learn: Learner, first: int = 0) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
-    if learn.cancelled in ENDS: return 'failed' if learn.cancelled in ('error', 'memory') else 'stopped'
+    if learn.cancelled in ('error', 'memory'): return 'failed'
+    if learn.cancelled in ENDS: return 'stopped'
     return 'doubtful' if _trouble(learn.history, first) else 'done'
-
-def _trouble(h, first):
-    "Say why losses are no good at the end, and what to do"
-    if h.bad_from:
-        return (f'train_loss is nan since batch {h.bad_from}: '
-                'lower the learning rate, or add GradClip(1.) or NaNGuard()')
-    if worse := _worse(h, first):
-        begin, end = worse
-        return f'train_loss ended at {format_value(end)} and began with {format_value(begin)}: lower the learning rate'
-
-def _worse(h, first):
-    "Return (loss of the first batch, mean of the last epoch) of a fit that made it worse; else None"
-    if len(h) <= first or h.kept is not None: return None
-    begin, end = ([0, *h.ends][i] for i in (first, len(h) - 1))
-    values = h.fetch(start=lambda name: begin).get('train_loss', [])
-    if not len(values): return None
-    before, last = values[0], h.epoch_rows[-1].get('train_loss', math.nan)
-    batches = values[end - begin:h.ends[-1] - begin]
-    factor = .1 if len(batches) >= 20 else 1.       # of few batches, all may be worse by chance
-    n_worse = sum(v > before for v in batches)
-    is_worse = last > before + factor*abs(before) and n_worse >= .95*len(batches)
-    return (before, last) if is_worse else None

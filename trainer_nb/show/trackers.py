@@ -27,14 +27,14 @@ from .loggers import Logger
 
 # %% ../../nbs/show/10_trackers.ipynb #76ea679f
 def _wanted(kind, values):
-    "Return the values to log: no counter, and none logged with its batch or validation pass already"
+    "Return the values to log: no counter, and none that its batch or validation pass has logged"
     skip = ('valid_', 'lr') if kind == 'epoch' else ()
     names = [k for k in values if k not in ('epoch', 'step') and not k.startswith(skip)]
     return {k: values[k] for k in names}
 
 # %% ../../nbs/show/10_trackers.ipynb #conf0002
 def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
-    "Write nested dicts, dataclasses and namespaces with dotted names; what is no number becomes text"
+    "Write nested dicts, dataclasses and namespaces with dotted names; numbers stay, others become text"
     if is_dataclass(config) and not isinstance(config, type):
         config = {f.name: getattr(config, f.name) for f in fields(config)}
     elif isinstance(config, (Namespace, SimpleNamespace)): config = vars(config)
@@ -48,7 +48,7 @@ def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
 
 # %% ../../nbs/show/10_trackers.ipynb #grap0002
 def _next_call(model):
-    "Return (list that gets the arguments of the model's next call, handle of the hook that waits for it)"
+    "Return (list that gets the arguments of the model's next call, handle of the waiting hook)"
     found = []
     def see(model, args, kwargs):
         found.append((args, kwargs))
@@ -124,7 +124,7 @@ class TensorBoardLogger(Logger):
         self.n = max(self.n - 1, 0)     # values of the last step may be missing: write them again
         self.n_valid = min(self.n_valid, sum(o['batch'] <= self.n for o in h.valid_rows))
         self.n_epoch = min(self.n_epoch, sum(end <= self.n for end in h.ends))
-        purge_step = self.n + 1 if is_resumed else None     # TensorBoard hides older values from here on
+        purge_step = self.n + 1 if is_resumed else None     # it hides older values from here on
         self.writer = SummaryWriter(str(self.folder), purge_step=purge_step)
         if config := flatten(learn.config): _add_config(self.writer, config, learn)
         self.call, self.waiting = _next_call(learn.model) if self.graph else ([], None)
@@ -196,12 +196,13 @@ class MLflowLogger(Tracker):
         run = client.get_run(self.id).data
         self.seen = {k: max(o.step for o in client.get_metric_history(self.id, k)) for k in run.metrics}
         config = {re.sub(r'[^\w\-. :/]', '_', k): v for k, v in flatten(learn.config).items()}
-        new = [(k, str(v)[:6000]) for k, v in config.items() if k not in run.params]    # a param is written once
+        new = [(k, str(v)[:6000]) for k, v in config.items() if k not in run.params]    # written once
         for i in range(0, len(new), 100): self.service.log_params(dict(new[i:i + 100]))
 
     def send(self, values: dict[str, Any], step: int) -> None: self.service.log_metrics(values, step=step)
 
-    def close(self, learn: Learner) -> None: self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
+    def close(self, learn: Learner) -> None:
+        self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
 
 # %% ../../nbs/show/10_trackers.ipynb #db5b8d70
 class WandbLogger(Tracker):
@@ -214,7 +215,7 @@ class WandbLogger(Tracker):
         self.id, self.last = self.service.id, self.service.step
 
     def send(self, values: dict[str, Any], step: int) -> None:
-        if step >= self.last: super().send(values, step)       # the service has earlier steps already
+        if step >= self.last: super().send(values, step)       # it has earlier steps already
 
     def close(self, learn: Learner) -> None: self.service.finish(exit_code=int(_is_failed(learn)))
 
