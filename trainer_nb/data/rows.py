@@ -21,11 +21,12 @@ from torch.utils.data import (
 
 # %% ../../nbs/data/00_rows.ipynb #93dccabd
 def _draws_at_once(o):
-    """Return whether a sampler draws its whole order before the first index, from torch's generators of the host
+    """Return whether a sampler draws its whole order before the first index, from torch's generators
 
     A `RandomSampler` draws once more when its end is read.
     """
-    if type(o) is RandomSampler: return o.generator is None or not o.replacement and len(o) <= len(o.data_source)
+    if type(o) is RandomSampler:
+        return o.generator is None or not o.replacement and len(o) <= len(o.data_source)
     return type(o) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 def _innermost(dataset):
@@ -33,7 +34,7 @@ def _innermost(dataset):
     return dataset
 
 def _order(indices, dataset):
-    "Return the rows of the samples as indices into the innermost dataset; None if some index is no plain number"
+    "Return the samples' indices into the innermost dataset; None if some index is no plain number"
     if not indices or set(map(type, indices)) != {int}: return None
     order = torch.frombuffer(array('q', indices), dtype=torch.int64)
     while type(dataset) is Subset:
@@ -49,8 +50,10 @@ def _traits(o): return type(o), o.dtype, o.shape, o.stride(), o.device, o.requir
 
 def _same_bits(a, b):
     if type(a) is not type(b) or len(a) != len(b): return False
-    return all(_traits(x) == _traits(y) and x.view(torch.uint8).equal(y.view(torch.uint8)) for x, y in zip(a, b))
+    def bits(t): return t.view(torch.uint8)
+    return all(_traits(x) == _traits(y) and bits(x).equal(bits(y)) for x, y in zip(a, b))
 
+# %% ../../nbs/data/00_rows.ipynb #2aaf735a
 class RowPass:
     "A pass over a loader for which `reads_rows` is true, from batch `start` on"
     def __init__(self, dl: Any, start: int = 0):
@@ -68,9 +71,9 @@ class RowPass:
 
     def draw(self) -> None:
         "Draw the order of the pass"
-        dl, by = self.dl, self.dl.batch_sampler     # if it was given this one, its own `sampler` says nothing
+        dl, by = self.dl, self.dl.batch_sampler     # given one, its `sampler` says nothing
         sampled, n = iter(by.sampler), by.batch_size
-        indices = list(islice(sampled, len(by.sampler)))       # its end, where it may draw, is read when torch reads it
+        indices = list(islice(sampled, len(by.sampler)))   # its end, where it may draw, is read later
         first, end = self.start*n, len(indices)//n*n if by.drop_last else len(indices)
         order, tensors = _order(indices, dl.dataset), _innermost(dl.dataset).tensors
         def stack(i): return default_collate([dl.dataset[o] for o in indices[i:i + n]])
@@ -93,8 +96,9 @@ def _is_plain(o): return (type(o) is Tensor and o.device.type == 'cpu' and o.lay
                           and not (o.requires_grad or o.is_quantized or o.is_conj() or o.is_neg()))
 
 def reads_rows(dl: Any) -> bool:
-    "Return whether indexing tensors once per batch, and not once per sample, gives the same batches"
-    if type(dl) is not DataLoader or dl.num_workers or dl.collate_fn is not default_collate: return False
-    if type(dl.batch_sampler) is not BatchSampler or not _draws_at_once(dl.batch_sampler.sampler): return False
+    "Return whether indexing tensors once per batch, not once per sample, gives the same batches"
+    if type(dl) is not DataLoader or dl.num_workers: return False
+    by = dl.batch_sampler
+    if dl.collate_fn is not default_collate or type(by) is not BatchSampler or not _draws_at_once(by.sampler): return False
     dataset = _innermost(dl.dataset)
     return type(dataset) is TensorDataset and all(map(_is_plain, dataset.tensors))

@@ -39,10 +39,11 @@ class _Part(Pass):
 
 # %% ../../nbs/data/03_several.ipynb #a9af8010
 class _Passes:
-    "The passes over several loaders, as one iterator; it opens its loaders again after their workers have ended"
+    "The passes over several loaders as one iterator, which opens loaders again after workers ended"
     def __init__(self, dl, state=None):
         self.dl, self.parts = dl, {name: _Part(o) for name, o in dl.loaders.items()}
-        self.n, self.turn, self.over = 0, 0, set()      # batches; index of the current loader; names of finished ones
+        self.n, self.turn = 0, 0        # batches; index of the current loader
+        self.over = set()               # names of finished ones
         if state is not None:
             self.n, self.turn, self.over = state['n'], state['turn'], set(state['over'])
             for name, part in self.parts.items(): part.load_state_dict(state['parts'][name])
@@ -63,7 +64,8 @@ class _Passes:
     def state_dict(self, n):
         "Return the state after `n` batches; one more may have been read"
         mark = next((o for o in self.marks if o['n'] == n), self.marks[-1])
-        return {**mark, 'parts': {name: part.state_at(k) for name, (part, k) in mark['parts'].items()}}
+        parts = {name: part.state_at(k) for name, (part, k) in mark['parts'].items()}
+        return {**mark, 'parts': parts}
 
     def _open(self):
         for part in self.parts.values(): part.open()
@@ -89,8 +91,8 @@ class _Passes:
         self.parts[name] = _Part(self.dl.loaders[name])
         try: return self.parts[name].next()
         except StopIteration:
-            raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a generator, '
-                             'which can be read only once?') from None
+            raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a '
+                             'generator, which can be read only once?') from None
 
     def _alternate(self):
         self._open()
@@ -103,15 +105,16 @@ class _Passes:
 
     def _sequence(self):
         parts = list(self.parts.items())
-        for _, part in parts[:self.turn]:       # an uninterrupted run keeps the workers of finished loaders
-            if getattr(part.dl, 'persistent_workers', False) and not is_warm(part.dl): warm_up(part.dl)
+        for _, part in parts[:self.turn]:       # an uninterrupted run keeps their workers
+            keeps = getattr(part.dl, 'persistent_workers', False)
+            if keeps and not is_warm(part.dl): warm_up(part.dl)
         while self.turn < len(parts):
             name, part = parts[self.turn]
             try: yield {name: part.next()}
             except StopIteration:
-                if not part.n:
-                    raise ValueError(f'the validation set {name!r} yielded no batch: is it empty, or a generator '
-                                     'that was used up?') from None
+                if not part.n: raise ValueError(
+                    f'the validation set {name!r} yielded no batch: is it empty, or a generator '
+                    'that was used up?') from None
                 self.turn += 1
 
 # %% ../../nbs/data/03_several.ipynb #110725b6
@@ -121,11 +124,12 @@ def checked_loaders(loaders: Any) -> Mapping[str, Any]:  # the same
         got = 'an empty dict' if isinstance(loaders, Mapping) else type(loaders).__name__
         raise TypeError(f'Loaders got {got}: expected a dict of names to loaders')
     for name, o in loaders.items():
-        if not isinstance(name, str): raise TypeError(f'a loader is called {name!r}: expected a string')
+        if not isinstance(name, str):
+            raise TypeError(f'a loader is called {name!r}: expected a string')
         is_data = isinstance(o, Tensor) or hasattr(o, '__array__')
-        if is_data or not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'):
-            raise TypeError(f'{name!r} is a {type(o).__name__}, not a loader: pass a dict of names to loaders, '
-                            'or to tuples of tensors')
+        if is_data or not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'): raise TypeError(
+            f'{name!r} is a {type(o).__name__}, not a loader: pass a dict of names to loaders, or '
+            'to tuples of tensors')
     return loaders
 
 # %% ../../nbs/data/03_several.ipynb #53a6cd28
@@ -165,8 +169,9 @@ class _SeveralAdapter(Adapter):
 class Loaders:
     """Several loaders as one, whose batches are dicts: name → batch of that loader
 
-    `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the last one ends;
-    shorter loaders start again. `'alternate'` takes turns, one loader's batch at a time, until all have ended.
+    `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the
+    last one ends; shorter loaders start again. `'alternate'` takes turns, one loader's batch at a
+    time, until all have ended.
     """
     # the length, from those of the loaders
     MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}
@@ -177,7 +182,8 @@ class Loaders:
         mode: str = 'shortest',  # 'shortest', 'longest' or 'alternate', as above
     ):
         if mode not in self.MODES:
-            raise ValueError(f'mode is {mode!r}: expected one of {", ".join(map(repr, self.MODES))}')
+            known = ', '.join(map(repr, self.MODES))
+            raise ValueError(f'mode is {mode!r}: expected one of {known}')
         self.loaders, self.mode = dict(checked_loaders(loaders)), mode
 
     def __len__(self):
@@ -202,19 +208,19 @@ class _SetsAdapter(_SeveralAdapter):
         self.sets = self.parts
 
 class ValidSets(Loaders):
-    "Validation sets by name, one after another; each batch is a dict with the set's name as its only key"
+    "Validation sets by name, one after another; a batch is a dict with the set's name as only key"
     MODES: dict[str, Callable] = {'sequence': sum}
     adapter = _SetsAdapter
 
     def __init__(self, loaders: Mapping[str, Any]):
         super().__init__(loaders, 'sequence')
         for name, o in self.loaders.items():
-            if not name or 'loss' in name.split('_'):
-                raise ValueError(f"a validation set is called {name!r}: expected a name that is not empty and has no "
-                                 "'loss' in it, as its columns are valid_<name>_loss and the like")
-            if isinstance(o, ValidSets):
-                raise TypeError(f'the validation set {name!r} is a dict: expected a loader, or a tuple of tensors; '
-                                'for a batch of each of several loaders pass Loaders({...})')
+            if not name or 'loss' in name.split('_'): raise ValueError(
+                f"a validation set is called {name!r}: expected a name that is not empty and has no "
+                "'loss' in it, as its columns are valid_<name>_loss and the like")
+            if isinstance(o, ValidSets): raise TypeError(
+                f'the validation set {name!r} is a dict: expected a loader, or a tuple of tensors; '
+                'for a batch of each of several loaders pass Loaders({...})')
 
 def sets_of(dl: Any) -> dict[str, Any]:
     "Return the validation sets by name; {} for a single loader or None"
