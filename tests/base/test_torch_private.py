@@ -45,7 +45,8 @@ def test_the_pinned_version_is_listed():
 
 @pytest.mark.parametrize('optim, hooks', [
     ('LBFGS', list), ('AdamW', lambda: [GradClip(.1)]), ('SGD', lambda: [NaNGuard()]),
-    ('AdamW', lambda: [EMA(.9, warmup=False)]), ('AdamW', lambda: [GradAccum(2), GradNorm()]), ('SGD', lambda: [AMP()])])
+    ('AdamW', lambda: [EMA(.9, warmup=False)]), ('AdamW', lambda: [GradAccum(2), GradNorm()]),
+    ('SGD', lambda: [AMP()])])
 def test_a_fit_on_public_names_alone(optim, hooks, request):
     def fitted():
         torch.manual_seed(0)

@@ -33,8 +33,10 @@ def tensors_in(x: Any) -> Iterator[Tensor]:
     elif opened := _opened(x):
         for o in opened[0]: yield from tensors_in(o)
 
+_PLAIN = str, bytes, int, float
+
 def _opened(x):
-    "What a container or a dataclass holds, and a function that makes one like it; None for anything else"
+    "What a container or a dataclass holds, and a function that makes one like it; None for others"
     if isinstance(x, tuple) and hasattr(x, '_fields'): return x, lambda items: type(x)(*items)
     if isinstance(x, (list, tuple)): return x, type(x)
     if isinstance(x, Mapping): return x.values(), lambda items: _like(x, dict(zip(x, items)))
@@ -49,12 +51,13 @@ def _like(x, items):
 
 # %% ../../nbs/base/01_nested.ipynb #b93ba5e0
 def to_device(
-    x: Any,  # a batch: tensor, any nesting that `map_tensors` knows, or an object with its own `.to(device)`
+    x: Any,  # a batch: tensor, any nesting as above, or an object with its own `.to(device)`
     device: torch.device | str,  # or its name
-) -> Any:  # the same batch on `device`; tensors already there are not copied, other objects pass through
+) -> Any:  # the batch on `device`; what is there is not copied, other objects pass through
     "Move every tensor of a batch to `device`"
     if isinstance(device, str): device = torch.device(device)
-    if isinstance(x, Tensor): return x if x.device == device else x.to(device, non_blocking=device.type != 'cpu')
+    if isinstance(x, Tensor):
+        return x if x.device == device else x.to(device, non_blocking=device.type != 'cpu')
     if type(x) is tuple or type(x) is list:
         on_host = device.type == 'cpu'
         for o in x:
@@ -100,7 +103,7 @@ def sample_counts(x: Any) -> list[int]:
         if isinstance(n := getattr(x, name, None), int): return [n]
     if (values := _fields(x)) is not None: return _agreed(map(sample_counts, values))
     if not isinstance(x, (list, tuple)): return [*getattr(x, 'shape', ())[:1]]      # an array
-    if x and all(isinstance(o, Mapping) and 'boxes' in o for o in x): return [len(x)]       # the objects in pictures
+    if x and all(isinstance(o, Mapping) and 'boxes' in o for o in x): return [len(x)]   # objects in pictures
     counts = [*map(sample_counts, x)]
     both = _agreed(counts)
     if both and all(map(_is_whole, x)) and all(both[0] in o for o in counts):
@@ -108,15 +111,15 @@ def sample_counts(x: Any) -> list[int]:
     return [len(x)] if len({_kind(o) for o in x}) == 1 else both
 
 def _is_sample(x):
-    "Return whether entries of a mapping, or of several kinds, have no number in common, as a picture and its boxes"
+    "Return whether entries of a mapping, or of several kinds, share no number, as picture and boxes"
     values = list(x if isinstance(x, (list, tuple)) else _fields(x) or ())
     counts = [{*o} for o in map(sample_counts, values) if o]
     is_one = isinstance(x, Mapping) or len(set(map(_kind, values))) > 1
     return is_one and bool(counts) and not set.intersection(*counts)
 
 def _is_whole(x):
-    "Return whether each entry holds values of several samples; a number or a text belongs to one sample"
-    if isinstance(x, (list, tuple)) and x and all(isinstance(o, (str, bytes, int, float)) for o in x): return True
+    "Return whether each entry holds values of several samples; a number or a text is of one"
+    if isinstance(x, (list, tuple)) and x and all(isinstance(o, _PLAIN) for o in x): return True
     values = x if isinstance(x, (list, tuple)) else _fields(x)
     return all(map(_is_whole, values)) if values is not None else bool(sample_counts(x))
 
@@ -133,7 +136,8 @@ def batch_size(
 # %% ../../nbs/base/01_nested.ipynb #539c002e
 def divide_batch(x: Any, sizes: list[int]) -> list:
     "Divide a batch into views with `sizes` samples each; raises ValueError"
-    return [_rows(x, slice(end - size, end), sum(sizes)) for size, end in zip(sizes, accumulate(sizes))]
+    ends = accumulate(sizes)
+    return [_rows(x, slice(end - n, end), sum(sizes)) for n, end in zip(sizes, ends)]
 
 def _is_fields(x, n):
     "Return whether a list or tuple holds fields with `n` samples each, rather than `n` samples"
@@ -144,8 +148,9 @@ def _rows(x, part, n):
     "Samples of a batch of `n`"
     if isinstance(x, Tensor) and x.ndim:
         if x.shape[0] == n: return x[part]
-        raise ValueError(f'a tensor of shape {tuple(x.shape)} cannot be divided into samples: the batch has {n}')
-    if isinstance(x, Tensor) or x is None or isinstance(x, (str, bytes, int, float)): return x
+        raise ValueError(f'a tensor of shape {tuple(x.shape)} cannot be divided into samples: the '
+                         f'batch has {n}')
+    if isinstance(x, Tensor) or x is None or isinstance(x, _PLAIN): return x
     if isinstance(x, PackedSequence) or (opened := _opened(x)) is None:
         raise ValueError(f'a {type(x).__name__} cannot be divided into samples')
     if _is_list(x) and not _is_fields(x, n): return x[part]
@@ -163,18 +168,20 @@ def _joined(xs, sizes):
         shapes = {tuple(o.shape[1:]) for o in xs}
         if len(shapes) == 1 and all(len(o) == n for o, n in zip(xs, sizes)): return torch.cat(xs)
         found = ', '.join(str(tuple(o.shape)) for o in xs[:4])
-        raise ValueError(f'batches whose tensors have shapes {found} cannot be joined: pad them to one length')
-    if isinstance(first, Tensor) or first is None or isinstance(first, (str, bytes, int, float)): return first
+        raise ValueError(f'batches whose tensors have shapes {found} cannot be joined: pad them to '
+                         'one length')
+    if isinstance(first, Tensor) or first is None or isinstance(first, _PLAIN): return first
     if isinstance(first, PackedSequence) or (opened := _opened(first)) is None:
         raise ValueError(f'batches of type {type(first).__name__} cannot be joined')
-    if _is_list(first) and not all(map(_is_fields, xs, sizes)): return type(first)(sum(map(list, xs), []))
+    has_fields = not _is_list(first) or all(map(_is_fields, xs, sizes))
+    if not has_fields: return type(first)(sum(map(list, xs), []))
     rows = [[x[k] for k in first] if isinstance(first, Mapping) else _opened(x)[0] for x in xs]
     return opened[1]([_joined(o, sizes) for o in zip(*rows, strict=True)])
 
 # %% ../../nbs/base/01_nested.ipynb #34a452a5
 def has_accelerator() -> bool:
-    "Return whether there is an accelerator, without starting it: processes forked later can still use it"
-    name = 'PYTORCH_NVML_BASED_CUDA_CHECK'      # without it torch starts CUDA, which a forked process cannot use
+    "Return whether there is an accelerator, without starting it: a forked process can still use it"
+    name = 'PYTORCH_NVML_BASED_CUDA_CHECK'      # without it torch starts CUDA
     before = os.environ.get(name)
     os.environ[name] = '1'
     try: return torch.accelerator.is_available()
@@ -183,7 +190,7 @@ def has_accelerator() -> bool:
         else: os.environ[name] = before
 
 def default_device(model: nn.Module | None = None) -> torch.device:  # with its index
-    "Return the device of a model's parameters or, if that is the CPU, the accelerator if there is one"
+    "Return the device of a model's parameters or, if that is the CPU, the accelerator, if any"
     here = next((p.device for p in model.parameters()), None) if model is not None else None
     if here is not None and here.type != 'cpu': return here
     if not has_accelerator(): return torch.device('cpu')
@@ -204,7 +211,8 @@ def batch_code(x: Any, code: int = 0) -> int:
     "Continue a checksum by shapes and about a thousand entries of each host tensor"
     if isinstance(x, Tensor):
         code = crc32(f'{tuple(x.shape)} {x.dtype}'.encode(), code)
-        if x.layout is not torch.strided or x.device.type != 'cpu' or x.is_quantized or not x.numel(): return code
+        is_readable = x.layout is torch.strided and x.is_cpu and not x.is_quantized
+        if not is_readable or not x.numel(): return code
         some = x.detach().reshape(-1)[::max(1, x.numel()//1024)]
         values: Any = some.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy()
         return crc32(values, code)
@@ -213,7 +221,7 @@ def batch_code(x: Any, code: int = 0) -> int:
         for o in x: code = batch_code(o, code)
         return code
     if hasattr(x, '__array__'): return batch_code(torch.as_tensor(x), code)
-    return crc32(repr(x).encode(), code) if isinstance(x, (str, bytes, int, float)) else code
+    return crc32(repr(x).encode(), code) if isinstance(x, _PLAIN) else code
 
 # %% ../../nbs/base/01_nested.ipynb #5f33c908
 _STEP, *_ODD = (int.from_bytes(bytes.fromhex(o), 'big', signed=True) for o in (

@@ -32,12 +32,14 @@ INSTEAD = ('For a model that is too large for one device, use '
             'Accelerate(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))')
 
 def check_plugin(plugin: Any) -> None:
-    "Refuse an fsdp_plugin with options that are not supported; raises TypeError, ValueError or ImportError"
+    "Refuse unsupported options of an fsdp_plugin; raises TypeError, ValueError or ImportError"
     version = getattr(plugin, 'fsdp_version', None)
     if version is None: raise TypeError(
-        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of accelerate')
+        f'fsdp_plugin is a {type(plugin).__name__}: expected a FullyShardedDataParallelPlugin of '
+        'accelerate')
     if version != 2: raise ValueError(
-        f'fsdp_plugin has fsdp_version={version}: expected 2, FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
+        f'fsdp_plugin has fsdp_version={version}: expected 2, '
+        'FullyShardedDataParallelPlugin(fsdp_version=2, ...)')
     instead = {'ignored_modules': 'all parameters are sharded',
                'activation_checkpointing': 'call torch.utils.checkpoint in the model'}
     for name, advice in instead.items():
@@ -63,9 +65,11 @@ def check_kwargs(kwargs: dict[str, Any]) -> None:
         f'parallelism_config is a {type(config).__name__}: expected a ParallelismConfig of accelerate')
     for name in 'tp_size', 'cp_size', 'sp_size':
         if (n := getattr(config, name, 1)) != 1: raise ValueError(
-            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size and dp_shard_size are')
+            f'parallelism_config has {name}={n}, which is not supported: only dp_replicate_size and '
+            'dp_shard_size are')
     if plugin is None: raise ValueError(
-        'parallelism_config says how to shard: it needs fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
+        'parallelism_config says how to shard: it needs '
+        'fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)')
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #88c736b2
 def _wants(plugin, root):
@@ -116,7 +120,8 @@ def _check_param(name, p, unit, first):
         f'{name} is also a parameter of {type(first).__name__}, another unit: '
         'tied parameters must be in one unit; wrap neither module, or one that holds both')
     if not p.ndim: raise ValueError(
-        f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of shape (1,)')
+        f'{name} is a single number without a dimension, which cannot be sharded: make it a tensor of '
+        'shape (1,)')
     if hasattr(p, 'full_tensor'): raise ValueError(f'{name} is sharded already: expected a whole model')
     if p.is_meta: raise ValueError(f'{name} is on the meta device: expected a whole model')
     if not p.is_contiguous(): raise ValueError(
@@ -252,8 +257,9 @@ _NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimize
 def _check_optimizers(opts):
     for name, opt in opts.items():
         if kinds := {o.__name__ for o in type(opt).__mro__} & set(_NEED_WHOLE): raise ValueError(
-            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, but with '
-            'fsdp_plugin each process has shards: use one that works entry by entry, such as AdamW or SGD')
+            f'optimizer {name or type(opt).__name__} is of {kinds.pop()}, which looks at whole weights, '
+            'but with fsdp_plugin each process has shards: use one that works entry by entry, such as '
+            'AdamW or SGD')
 
 def _is_like(m, model):
     "Return whether it is another module with parameters of the same names and shapes"
@@ -319,11 +325,12 @@ class Sharded(Processes):
         _check_optimizers(learn.opts)
         refuse_closures(learn, 'Accelerate(fsdp_plugin=...)',
                         'each process has only a shard of the weights; train without fsdp_plugin')
-        models = [learn.model, *(m for h in hooks if _is_like(m := getattr(h, 'model', None), learn.model))]
-        losses = [learn.loss_fn] if isinstance(learn.loss_fn, nn.Module) else []
-        losses += [o for h in hooks if losses and _is_like(o := getattr(h, 'loss_fn', None), learn.loss_fn)]
-        found = [(m, find_units(m, self.held.plugin)) for m in dict.fromkeys(models)]
-        return found + [(o, find_units(o)) for o in dict.fromkeys(losses)]
+        def like(name):     # the module of the learner, and copies of it that hooks keep
+            own, others = getattr(learn, name), [getattr(h, name, None) for h in hooks]
+            if not isinstance(own, nn.Module): return []
+            return dict.fromkeys([own, *(o for o in others if _is_like(o, own))])
+        found = [(m, find_units(m, self.held.plugin)) for m in like('model')]
+        return found + [(o, find_units(o)) for o in like('loss_fn')]
 
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
 

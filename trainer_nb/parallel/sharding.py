@@ -13,7 +13,9 @@ from copy import copy
 from typing import Any
 from zlib import crc32
 
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+)
 
 from trainer_nb.base import (
     batch_code, batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
@@ -41,7 +43,7 @@ class BatchShards:
         self.kept = None        # this batch, or its indices
 
     def cut(self, i: int, total: int, batch: Any = None) -> tuple[int, int]:
-        """Choose this rank's samples of the `total` in batch `i`, and record their number: (first, end)
+        """Choose this rank's samples of the `total` in batch `i`, and record how many: (first, end)
 
         There is at least one. `batch`, or its indices, is kept if it is wanted.
         """
@@ -59,14 +61,15 @@ class BatchShards:
         return self.odd.get(i, self.usual)
 
     def compare(self, name: str, i: int, n: int, code: int) -> None:
-        "Refuse a loader whose batch `i` has another number of samples, or another code, on another rank"
+        "Refuse a loader whose batch `i` has another number of samples or code on another rank"
         if self.world.is_same(f'{i} {n} {code}'): return
         ns = self.world.all_gather(n)
         found = 'chooses other samples' if len({*ns}) == 1 else f'has {", ".join(map(str, ns))} samples'
         raise ValueError(
-            f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same whole batches '
-            'everywhere, of which each process takes its shard. Leave out a DistributedSampler, hold the same data, '
-            'and draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+            f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same '
+            'whole batches everywhere, of which each process takes its shard. Leave out a '
+            'DistributedSampler, hold the same data, and draw from a seed, or from the global RNGs of '
+            'Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
 _GLOBAL = 'python', 'numpy', 'torch'     # the global RNGs from which a loader may draw
@@ -221,13 +224,14 @@ class _StockShards(StockAdapter): is_partial = True
 class _SeededShards(SeededAdapter): is_partial = True
 
 def shard(dl: Any, world: World) -> Any:
-    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` itself with one rank"
+    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` for one rank"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be sharded over several processes: '
         'pass one loader as valid_dl, and validate the others after the fit')
     if adapter_of(dl).parts: raise ValueError(
-        f'{dl} cannot be sharded over several processes: pass a single loader whose batches hold what belongs together')
+        f'{dl} cannot be sharded over several processes: pass a single loader whose batches hold what '
+        'belongs together')
     shards = BatchShards(world)
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
