@@ -45,6 +45,7 @@ class _SeededBatches:
         seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
         for batch in self.batches: yield [(seed, i) for i in batch]
 
+# %% ../../nbs/data/06_seeded.ipynb #cadde6b6
 @contextmanager
 def _seeded(key):
     "Draw random numbers that depend only on `key`; restore the global RNG states afterwards"

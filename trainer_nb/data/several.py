@@ -47,7 +47,7 @@ class _Passes:
         if state is not None:
             self.n, self.turn, self.over = state['n'], state['turn'], set(state['over'])
             for name, part in self.parts.items(): part.load_state_dict(state['parts'][name])
-        self.marks, self.batches = deque([self._mark()], maxlen=4), getattr(self, f'_{dl.mode}')()
+        self.marks, self.batches = deque([self._mark()], maxlen=4), _WALKS[dl.mode](self)
 
     def _mark(self):
         parts = {name: (part, part.n) for name, part in self.parts.items()}
@@ -67,26 +67,7 @@ class _Passes:
         parts = {name: part.state_at(k) for name, (part, k) in mark['parts'].items()}
         return {**mark, 'parts': parts}
 
-    def _open(self):
-        for part in self.parts.values(): part.open()
-
-    def _together(self):
-        self._open()
-        is_longest = self.dl.mode == 'longest'
-        most = length(self.dl) if is_longest else None
-        while most is None or self.n < most:
-            batch = {}
-            for name in self.parts:
-                try: batch[name] = self.parts[name].next()
-                except StopIteration:
-                    self.over.add(name)
-                    if not is_longest or len(self.over) == len(self.parts): return
-                    batch[name] = self._again(name)
-            yield batch
-
-    _shortest = _longest = _together
-
-    def _again(self, name):
+    def again(self, name):
         "Read the first batch of another pass"
         self.parts[name] = _Part(self.dl.loaders[name])
         try: return self.parts[name].next()
@@ -94,28 +75,46 @@ class _Passes:
             raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a '
                              'generator, which can be read only once?') from None
 
-    def _alternate(self):
-        self._open()
-        names = list(self.parts)
-        while len(self.over) < len(names):
-            name, self.turn = names[self.turn % len(names)], self.turn + 1
-            if name in self.over: continue
-            try: yield {name: self.parts[name].next()}
-            except StopIteration: self.over.add(name)
-
-    def _sequence(self):
-        parts = list(self.parts.items())
-        for _, part in parts[:self.turn]:       # an uninterrupted run keeps their workers
-            keeps = getattr(part.dl, 'persistent_workers', False)
-            if keeps and not is_warm(part.dl): warm_up(part.dl)
-        while self.turn < len(parts):
-            name, part = parts[self.turn]
-            try: yield {name: part.next()}
+# %% ../../nbs/data/03_several.ipynb #8ea05c0c
+def _together(passes):
+    for part in passes.parts.values(): part.open()
+    is_longest = passes.dl.mode == 'longest'
+    most = length(passes.dl) if is_longest else None
+    while most is None or passes.n < most:
+        batch = {}
+        for name in passes.parts:
+            try: batch[name] = passes.parts[name].next()
             except StopIteration:
-                if not part.n: raise ValueError(
-                    f'the validation set {name!r} yielded no batch: is it empty, or a generator '
-                    'that was used up?') from None
-                self.turn += 1
+                passes.over.add(name)
+                if not is_longest or len(passes.over) == len(passes.parts): return
+                batch[name] = passes.again(name)
+        yield batch
+
+def _alternate(passes):
+    for part in passes.parts.values(): part.open()
+    names = list(passes.parts)
+    while len(passes.over) < len(names):
+        name, passes.turn = names[passes.turn % len(names)], passes.turn + 1
+        if name in passes.over: continue
+        try: yield {name: passes.parts[name].next()}
+        except StopIteration: passes.over.add(name)
+
+# %% ../../nbs/data/03_several.ipynb #9ff44148
+def _sequence(passes):
+    parts = list(passes.parts.items())
+    for _, part in parts[:passes.turn]:     # an uninterrupted run keeps their workers
+        keeps = getattr(part.dl, 'persistent_workers', False)
+        if keeps and not is_warm(part.dl): warm_up(part.dl)
+    while passes.turn < len(parts):
+        name, part = parts[passes.turn]
+        try: yield {name: part.next()}
+        except StopIteration:
+            if not part.n: raise ValueError(
+                f'the validation set {name!r} yielded no batch: is it empty, or a generator '
+                'that was used up?') from None
+            passes.turn += 1
+
+_WALKS = {'shortest': _together, 'longest': _together, 'alternate': _alternate, 'sequence': _sequence}
 
 # %% ../../nbs/data/03_several.ipynb #110725b6
 def checked_loaders(loaders: Any) -> Mapping[str, Any]:  # the same

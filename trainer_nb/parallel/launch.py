@@ -188,6 +188,7 @@ def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu
             if dist.is_initialized(): dist.destroy_process_group()  # waiting ranks get an error
             forget()
 
+# %% ../../nbs/parallel/06_launch.ipynb #4ec8edc9
 @contextmanager
 def _environment(n, rank):
     "Set the variables that Accelerate reads; it connects to nothing, as there is a process group"

@@ -33,6 +33,7 @@ def bounds(total: int, world: World) -> tuple[int, int]:
     first = world.rank*share + min(world.rank, more)
     return first, first + share + (world.rank < more)
 
+# %% ../../nbs/parallel/02_sharding.ipynb #17de50de
 class BatchShards:
     "The shards of this rank: which samples of each batch belong to it"
     def __init__(self, world: World):
@@ -194,6 +195,7 @@ class ShardedIterable:
 
     def __iter__(self): return _Pass(self, 0)
 
+# %% ../../nbs/parallel/02_sharding.ipynb #c812423f
 class _Pass:
     def __init__(self, shared, start):
         dl, world = shared.dl, shared.shards.world
