@@ -98,7 +98,7 @@ def _is_plain(o): return (type(o) is Tensor and o.device.type == 'cpu' and o.lay
 def reads_rows(dl: Any) -> bool:
     "Return whether indexing tensors once per batch, not once per sample, gives the same batches"
     if type(dl) is not DataLoader or dl.num_workers: return False
-    by = dl.batch_sampler
-    if dl.collate_fn is not default_collate or type(by) is not BatchSampler or not _draws_at_once(by.sampler): return False
-    dataset = _innermost(dl.dataset)
-    return type(dataset) is TensorDataset and all(map(_is_plain, dataset.tensors))
+    by, dataset = dl.batch_sampler, _innermost(dl.dataset)
+    if dl.collate_fn is not default_collate or type(dataset) is not TensorDataset: return False
+    if type(by) is not BatchSampler or not _draws_at_once(by.sampler): return False
+    return all(map(_is_plain, dataset.tensors))

@@ -76,10 +76,11 @@ class _LossWeight:
 
     def take(self, learn):
         "Take the weight of the loss just computed, and sum it over the ranks"
-        n, world, device = loss_weight(learn.result), learn.world, learn.device
+        n, world = loss_weight(learn.result), learn.world
         if n is None:
             self.n, world.weight = world.n, world.total
             return
+        device = learn.device
         n = to_device(n, device) if isinstance(n, Tensor) else torch.full((), n, device=device)
         if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
         self.n, world.weight = n, n.detach().clone()

@@ -49,6 +49,8 @@ def forget() -> None:
     GradientState._reset_state()
 
 # %% ../../nbs/parallel/01_group.ipynb #813fffc8
+def _code(text): return crc32(text.encode())
+
 def _packed(x):
     file = BytesIO()
     torch.save(x, file)     # `pickle` alone cannot read the uint32 of NumPy's RNG state
@@ -164,8 +166,6 @@ def facts(learn: Learner) -> dict[str, Any]:
             'train_dl': _size(learn.train_dl), 'valid_dl': _size(learn.valid_dl),
             'the data of train_dl (checksum)': _checksum(learn.train_dl),
             'the data of valid_dl (checksum)': _checksum(learn.valid_dl)}
-
-def _code(text): return crc32(text.encode())
 
 def _size(dl):
     if dl is None: return None
