@@ -132,6 +132,13 @@ def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
 
 def _read(source): return source.read_text(encoding='utf-8') if isinstance(source, Path) else source
 
+def _frequent(texts, most):
+    "Return the most frequent words, of those that at least two texts have"
+    counts: Counter = Counter()
+    for words in texts: counts.update(dict.fromkeys(words, 1))
+    return [o for o, n in counts.most_common(most) if n > 1]
+
+# %% ../../nbs/data/08_files.ipynb #43b4ec5e
 class Texts(Prepared):
     """Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word
 
@@ -154,10 +161,8 @@ class Texts(Prepared):
         self.classes, y = _class_ids(sources, labels)
         read = [*map(_read, sources)]
         (train, y_train), (valid, y_valid) = split((read, y), valid, stratify=_strata(y), seed=seed)
-        counts, found = Counter(), [*map(_words, train)]
-        for o in found: counts.update([*dict.fromkeys(o)])
-        frequent = [o for o, n in counts.most_common(n_words) if n > 1]
-        self.words: list[str] = ['', '[unknown]', *frequent]
+        found = [*map(_words, train)]
+        self.words: list[str] = ['', '[unknown]', *_frequent(found, n_words)]
         self.length = min(length, max(map(len, found)))
         self.train, self.valid = (*self.inputs(train), y_train), (*self.inputs(valid), y_valid)
 
