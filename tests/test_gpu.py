@@ -17,11 +17,11 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 import trainer_nb.features.nan_guard
-from common import reasons, same, stop_when, weights
+from common import Share, make_learner, reasons, same, stop_when, weights
 from test_no_sync import counted
 from trainer_nb.all import (
-    AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner, NaNGuard,
-    Offload, OneCycle, Recompute, TensorLoader, TrainingInterrupted, accuracy, diff, prefetch
+    AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, Offload,
+    OneCycle, Recompute, TensorLoader, TrainingInterrupted, accuracy, diff, prefetch
 )
 from trainer_nb.base import hashes
 from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
@@ -91,10 +91,9 @@ def make(kind='mlp', seed=0):
     return MODELS[kind]().to(DEVICE)
 
 def learner(model=None, train_dl=None, valid_dl=None, **kwargs):
-    if not {'loss_fn', 'train_step'} & kwargs.keys(): kwargs['loss_fn'] = F.cross_entropy
-    if 'optim' not in kwargs and 'lr' not in kwargs: kwargs['lr'] = .01
-    return Learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl,
-                   device=DEVICE, **{'display': False, **kwargs})
+    if 'optim' not in kwargs: kwargs['lr'] = .01
+    return make_learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl,
+                        device=DEVICE, **kwargs)
 
 def loop(model, opt, dl, n_epochs=1, dtype=None, scaler=None, clip=None):
     "The loop by hand: (losses; steps that were not skipped)"
@@ -196,12 +195,6 @@ class Strict(Hook):
 
     def after_fit(self, learn): self.close()
 
-class Total:
-    "A metric object with a tensor on the device"
-    def reset(self): self.n = 0.
-    def update(self, pred, targ): self.n = self.n + (pred.argmax(1) == targ).sum()
-    def compute(self): return self.n
-
 def by_tokens(batch, learn):
     pred = learn.model(batch[0])
     return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1], 'n': (batch[1] > 0).sum() + 1}
@@ -219,7 +212,7 @@ def halves(model):
 
 FITS = {
     'plain': lambda model: {},
-    'metrics': lambda model: {'metrics': [accuracy, lambda pred, targ: pred.float().square().mean(), Total()]},
+    'metrics': lambda model: {'metrics': [accuracy, lambda pred, targ: pred.float().square().mean(), Share()]},
     'everything': lambda model: {'metrics': [accuracy], 'hooks': [
         GradClip(1.), GradNorm(weights=True), NaNGuard(every=10**6), EMA(.9), OneCycle(.01), AMP()]},
     'clip by value, guard without fused': lambda model: {
@@ -329,8 +322,7 @@ def test_a_checkpoint_of_the_device_is_read_on_the_host_and_back(tmp_path):
     learn = learner(make(), batches(20))
     learn.fit(1)
     learn.save(tmp_path/'state')
-    host = Learner(mlp(), [(x.cpu(), y.cpu()) for x, y in batches(20)], loss_fn=F.cross_entropy, lr=.01,
-                   device='cpu', display=False)
+    host = make_learner(mlp(), [(x.cpu(), y.cpu()) for x, y in batches(20)], lr=.01, device='cpu')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')     # that rounding differs
         host.load(tmp_path/'state')
@@ -444,11 +436,9 @@ def test_an_error_and_an_interrupt_free_the_batch():
         if learn.state.batch_idx == 2 and learn.config == 'interrupt': signal.raise_signal(signal.SIGINT)
     class Fresh:
         def __len__(self): return 4
-        def __iter__(self):
-            for i in range(4): yield torch.full((64, big), i/4), torch.zeros(64, dtype=torch.long)
-    model = nn.Linear(big, 3).to(DEVICE)
-    learn = Learner(model, Fresh(), loss_fn=F.cross_entropy, optim=lambda p: torch.optim.SGD(p, lr=.1),
-                    device=DEVICE, display=False, hooks=[LambdaHook(after_loss=fail)])
+        def __iter__(self): return ((torch.full((64, big), i/4), torch.zeros(64, dtype=torch.long)) for i in range(4))
+    learn = learner(nn.Linear(big, 3).to(DEVICE), Fresh(), optim=lambda p: torch.optim.SGD(p, lr=.1),
+                    hooks=[LambdaHook(after_loss=fail)])
     learn.fit(1)
     before = allocated()
     for learn.config, error in ('error', Oops), ('interrupt', TrainingInterrupted):
@@ -601,8 +591,7 @@ def test_a_learner_on_the_host_moves():
     "As in a job that asked for a device: parameters, optimizer state and the rest of the training"
     def on_host():
         torch.manual_seed(0)
-        return Learner(nn.Linear(16, 5), TensorLoader(*data(20), bs=BS), loss_fn=F.cross_entropy, device='cpu',
-                       display=False, optim=lambda p: torch.optim.AdamW(p, lr=.01))
+        return make_learner(nn.Linear(16, 5), TensorLoader(*data(20), bs=BS), device='cpu', lr=.01)
     learn, stays = on_host(), on_host()
     for o in learn, stays: o.fit(1)
     move(learn, DEVICE)
@@ -626,16 +615,15 @@ def test_a_run_after_the_device_was_used(tmp_path):
 @on_cuda
 def test_launch_after_the_device_was_used_is_refused():
     torch.zeros(1, device=DEVICE)
-    learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, display=False)
+    learn = make_learner(mlp(), data(2))
     with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel'):
         learn.launch(2, 1)
     assert not learn.history.n_steps
 
 FORK = """
 import json, os, torch
-from test_gpu import data, mlp
-from trainer_nb.all import Learner, nn, F
-learn = Learner(mlp(), data(2), loss_fn=F.cross_entropy, device='cpu', display=False)
+from test_gpu import data, make_learner, mlp
+learn = make_learner(mlp(), data(2), device='cpu')
 from trainer_nb.base import has_accelerator, rng_state
 found = has_accelerator()
 rng_state()
