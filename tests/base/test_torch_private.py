@@ -1,9 +1,10 @@
 "Private names of torch: each has a public way, which gives the same numbers, and only one module knows them"
-import ast, re, subprocess, sys
+import ast, re, sys
 from pathlib import Path
 
 import pytest, torch
 from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from common import batches, make_learner, same, weights
 from trainer_nb.base import torch_private as private
@@ -102,22 +103,15 @@ def test_a_step_without_wrappers_leaves_what_the_whole_step_leaves(cls, options)
     assert step is not None and left_by(light, step) == left_by(whole, cls.step)
 
 def test_the_check_tells_nobody():
-    "Hooks for all optimizers hear of the user's steps alone, and are there afterwards"
-    code = '''
-import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from trainer_nb.base import opt_step
-heard = []
-handle = register_optimizer_step_post_hook(lambda opt, *_: heard.append(opt))
-opt = torch.optim.SGD([torch.ones(1, requires_grad=True)])
-state = torch.get_rng_state()
-opt_step(opt)
-assert heard == [opt], heard
-handle.remove()
-opt_step(opt)
-assert heard == [opt] and torch.equal(state, torch.get_rng_state())
-'''
-    subprocess.run([sys.executable, '-c', code], check=True, cwd=root)
+    "Hooks for all optimizers hear of the user's steps alone"
+    opt, heard, state = SGD([torch.ones(1, requires_grad=True)]), [], torch.get_rng_state()
+    handle = register_optimizer_step_post_hook(lambda opt, *_: heard.append(opt))
+    try:
+        assert private._hooks_are_seen.__wrapped__() and not heard
+        private.opt_step(opt)
+    finally: handle.remove()
+    private.opt_step(opt)
+    assert heard == [opt] and torch.equal(state, torch.get_rng_state())
 
 FOREIGN = {    # private names of other packages, and of Python
     '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',

@@ -66,13 +66,6 @@ def test_frames_are_the_users(make, users):
     assert_short(e, *users)
     assert type(e) is Oops and 'in epoch 0' in e.__notes__[-1] and 'show_error()' in '\n'.join(e.__notes__)
 
-def test_an_error_in_torch_shows_who_called_it():
-    class Net(nn.Linear):
-        def forward(self, x): return super().forward(x)
-    e = raised(make_learner(Net(5, 3)))
-    assert_short(e, 'forward')
-    assert 'batch: (float32 (5, 4), int64 (5,))' in e.__notes__[-1]
-
 @pytest.mark.parametrize('verb', ['validate()', 'predict(batches())', 'lr_find()', 'fit_one_cycle(1, .1)'])
 def test_other_verbs(verb):
     e = raised(make_learner(Broken(), valid_dl=batches()), f'learn.{verb}')
