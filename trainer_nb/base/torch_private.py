@@ -102,19 +102,16 @@ def _unwrapped(step):
 def _hooks_are_seen():
     # torch wraps a class at its first optimizer
     opt, _ = (o([torch.zeros(1, device='cpu')]) for o in (_Bare, SGD))
-    kinds = 'pre', 'post'
-    registers = [getattr(opt, f'register_step_{o}_hook') for o in kinds]
-    registers += [getattr(around, f'register_optimizer_step_{o}_hook') for o in kinds]
-    def held():
-        all_hooks = around._global_optimizer_pre_hooks, around._global_optimizer_post_hooks
-        return [len(o) for o in (opt._optimizer_step_pre_hooks, opt._optimizer_step_post_hooks, *all_hooks)]
-    before = held()
-    for i, register in enumerate(registers):
-        handle = register(lambda *_: None)
-        now = held()
+    for table, register in (
+            (opt._optimizer_step_pre_hooks, opt.register_step_pre_hook),
+            (opt._optimizer_step_post_hooks, opt.register_step_post_hook),
+            (around._global_optimizer_pre_hooks, around.register_optimizer_step_pre_hook),
+            (around._global_optimizer_post_hooks, around.register_optimizer_step_post_hook)):
+        before, handle = len(table), register(lambda *_: None)
+        is_held = len(table) == before + 1
         handle.remove()
-        if now != [n + (i == k) for k, n in enumerate(before)]: return False
-    return held() == before
+        if not is_held or len(table) != before: return False
+    return True
 
 def _hooks(opt):
     own = getattr(opt, '_optimizer_step_pre_hooks', None)
