@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader, Dataset, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, default_collate
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from ..base import map_tensors, to_device
 from .adapters import Adapter, WrapAdapter, adapter_of, source
+from .rows import RANDOM_SAMPLERS
 from .several import Loaders, ValidSets, checked_loaders
 
 # %% ../../nbs/data/04_loaders.ipynb #123798dd
@@ -204,8 +203,7 @@ def yields_new(dl: Any) -> bool:
 # %% ../../nbs/data/04_loaders.ipynb #71d6b0b1
 def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
-    kinds = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-    is_random = any(isinstance(getattr(o, 'sampler', None), kinds)
+    is_random = any(isinstance(getattr(o, 'sampler', None), RANDOM_SAMPLERS)
                     for o in (dl, getattr(dl, 'batch_sampler', None)))
     return is_random or getattr(dl, 'shuffle', False) is True
 
