@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from ..base import map_tensors, to_device
 from .adapters import Adapter, WrapAdapter, adapter_of, source
 from .rows import RANDOM_SAMPLERS
-from .several import Loaders, ValidSets, checked_loaders
+from .several import Loaders, ValidSets, checked_loaders, is_array
 
 # %% ../../nbs/data/04_loaders.ipynb #123798dd
 @cache      # one per device: freed memory is used again only on its own stream
@@ -226,7 +226,7 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
         loaders = {name: as_loader(o, bs, shuffle, device, dtype)
                    for name, o in checked_loaders(data).items()}
         return (Loaders if shuffle else ValidSets)(loaders)
-    if isinstance(data, tuple) and data and all(map(_is_array, data)):
+    if isinstance(data, tuple) and data and all(map(is_array, data)):
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
     if isinstance(data, IterableDataset):
         dl = DataLoader(data, batch_size=bs)
@@ -234,14 +234,12 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
         return dl
     if isinstance(data, Dataset) or _is_hugging_face(data):
         return DataLoader(data, batch_size=bs, shuffle=shuffle)
-    if _is_array(data): raise TypeError(
+    if is_array(data): raise TypeError(
         f'{type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), or (inputs,) '
         'for a step that needs no targets')
     if hasattr(data, '__iter__') or hasattr(data, '__getitem__'): return data
     raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
                     f'got {type(data).__name__}')
-
-def _is_array(o): return isinstance(o, Tensor) or hasattr(o, '__array__')
 
 def _is_hugging_face(data):
     "Return whether it is a Hugging Face dataset of tensors; raises TypeError for one of lists"

@@ -13,7 +13,7 @@ from itertools import chain, count
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer_nb.base import (
     BATCH_NORMS, DispatchMode, batch_size, local, map_tensors, rng_state, schema, sees_operations,
@@ -64,7 +64,7 @@ class Constant(DispatchMode):
 def _apart(learn, precision):
     "Compute a step without hooks, random numbers or batch statistics, and leave no trace of it"
     roots = trained(learn)
-    modules = list(chain(*(o.modules() for o in roots)))
+    modules = [*nn.ModuleList(roots).modules()]
     reshard(modules)
     with without_hooks(learn) as twin:
         learn.world.share_modules(roots)     # each rank has batch statistics of its own

@@ -135,11 +135,9 @@ class Processes(World):
 
     def share_modules(self, modules: list[nn.Module], params: bool = False) -> None:
         "Broadcast the modules' buffers, and with `params` their parameters, from the main process"
-        buffers, tensors = {}, {}
-        for m in modules:
-            buffers.update(dict.fromkeys(m.buffers()))
-            if params: tensors.update(dict.fromkeys(m.parameters()))
-        tensors = {**buffers, **tensors}
+        held = nn.ModuleList(modules)
+        buffers = dict.fromkeys(held.buffers())
+        tensors = {**buffers, **dict.fromkeys(held.parameters() if params else ())}
         if tensors: self.meet('share tensors')
         for t in tensors:       # one at a time: there may be no room for two models
             there, is_here = t.detach().contiguous(), t.device.type == self.device.type
