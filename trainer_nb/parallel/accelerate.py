@@ -103,13 +103,10 @@ def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 class _Comparisons:
     "The comparisons of the first batch of each phase of a fit with what one process computes"
-    def __init__(self):
-        self.left = set()           # phases (training or not) that are still to be compared
+    def __init__(self, dls=()):     # loaders with `shards`; none: nothing is compared
+        self.left = {True, False} if dls else set()     # phases (training or not) to be compared
         self.sums = set()           # (training, optimizer's name) of losses that are sums
         self.is_running = False     # a comparison weighs its losses itself
-
-    def begin(self, dls):   # loaders with `shards`
-        self.left, self.sums = {True, False}, set()
         for dl in dls: dl.shards.wants = True
 
     def run(self, learn, precision):
@@ -226,11 +223,11 @@ class Accelerate(Hook):
         if learn.fitting.rng_states is None: self.parts = self.size = None
         else: _check_size(self.size, world.size)
         _shard_loaders(learn, world)
-        self.compared = _Comparisons()
+        dls = [o for o in (learn.train_dl, learn.valid_dl) if o is not None]
+        self.compared = _Comparisons(dls if self.checks and world.size > 1 else ())
         if world.size == 1:
             yield
             return
-        if self.checks: self.compared.begin([o for o in (learn.train_dl, learn.valid_dl) if o is not None])
         check_same(learn)
         world.share_modules(trained(learn), params=True)
         if self.parts is not None: load_rank_state(learn, learn.fitting, self.parts[world.rank])
