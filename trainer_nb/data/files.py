@@ -155,12 +155,11 @@ class Texts(Prepared):
         length: int = 512,          # words to which texts are cut; others are padded to the longest
         seed: int = 0,              # of the random order
     ):                              # raises FileNotFoundError or ValueError
-        has_labels = labels is not None and not callable(labels)
-        is_text = has_labels and not isinstance(texts, (str, PathLike))
+        is_text = not (isinstance(texts, (str, PathLike)) or labels is None or callable(labels))
         sources = [*texts] if is_text else _files_in(texts, ('.txt',))
         self.classes, y = _class_ids(sources, labels)
-        read = [*map(_read, sources)]
-        (train, y_train), (valid, y_valid) = split((read, y), valid, stratify=_strata(y), seed=seed)
+        parts = split(([*map(_read, sources)], y), valid, stratify=_strata(y), seed=seed)
+        (train, y_train), (valid, y_valid) = parts
         found = [*map(_words, train)]
         self.words: list[str] = ['', '[unknown]', *_frequent(found, n_words)]
         self.length = min(length, max(map(len, found)))
@@ -168,11 +167,9 @@ class Texts(Prepared):
 
     def inputs(self, texts: Iterable[str | Path]) -> tuple[Tensor]:     # (n, length) int64
         "Number the words of texts, or of files, which need no class"
-        numbers, found = {o: i for i, o in enumerate(self.words)}, []
-        for o in texts:
-            ids = [numbers.get(w, 1) for w in _words(_read(o))[:self.length]]
-            found.append(ids + [0]*(self.length - len(ids)))
-        return torch.tensor(found),
+        numbers = {o: i for i, o in enumerate(self.words)}
+        found = [[numbers.get(w, 1) for w in _words(_read(o))[:self.length]] for o in texts]
+        return torch.tensor([o + [0]*(self.length - len(o)) for o in found]),
 
     def decode(self, ids: Iterable[int]) -> str:
         "Return the words of ids, without padding"
