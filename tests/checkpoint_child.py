@@ -4,7 +4,7 @@ on stdout how it ended
 The program imports torch once, and forks for every line. A process writes each batch into `log`: what it was, its
 sample ids, its loss.
 """
-import json, os, random, signal, sys, threading, time, warnings
+import json, os, random, signal, sys, threading, time, traceback, warnings
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -37,9 +37,8 @@ class Spread:
     "A metric with a state that is no mean"
     def reset(self): self.low, self.high, self.seen = torch.tensor(torch.inf), torch.tensor(-torch.inf), []
     def update(self, pred, targ):
-        self.low, self.high, self.seen = torch.minimum(self.low,
-                                                       pred.min()), torch.maximum(self.high, pred.max()), [
-                                                           *self.seen, len(targ)]
+        self.low, self.high = torch.minimum(self.low, pred.min()), torch.maximum(self.high, pred.max())
+        self.seen = [*self.seen, len(targ)]
     def compute(self): return self.high - self.low + len(self.seen)
 
 class Log(Hook):
@@ -70,10 +69,9 @@ def start(c, *hooks):
         x, _, y = batch
         with torch.autocast('cpu', torch.bfloat16) if c.get('amp') else nullcontext(): pred = learn.model(x)
         return {'loss': F.cross_entropy(pred.float(), y), 'pred': pred, 'targ': y}
-    own = dict(num_workers=c.get('workers', 0))
+    cls, own = SeededLoader if c.get('seeded') else DataLoader, dict(num_workers=c.get('workers', 0))
     if c.get('persistent'): own['persistent_workers'] = True
-    dls = [(SeededLoader if c.get('seeded') else DataLoader)(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True,
-                                                             **own) for seed, bs in ((1, 5), (2, 7))]
+    dls = [cls(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True, **own) for seed, bs in ((1, 5), (2, 7))]
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
     if c.get('big'): model.register_buffer('big', torch.rand(c['big']))
     return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()],
@@ -102,16 +100,12 @@ def main():
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
             os.setsid()
-            sys.stdout = open(os.devnull, 'w')
-            result = 'failed'
-            try: result = run(json.loads(line))
+            sys.stdout, code = open(os.devnull, 'w'), 1
+            try: code = {'done': 0, 'interrupted': 3, 'error': 4}[run(json.loads(line))]
+            except BaseException: traceback.print_exc()
             finally:
-                codes = {'done': 0, 'interrupted': 3, 'error': 4, 'failed': 1}
-                if result == 'failed':
-                    import traceback
-                    traceback.print_exc()
                 sys.stderr.flush()
-                os._exit(codes[result])
+                os._exit(code)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

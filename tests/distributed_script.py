@@ -13,18 +13,16 @@ def train(path, *hooks):
     torch.manual_seed(int(os.environ.get('RANK', 0)))       # the main process's weights are everybody's
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     (x, y), seen = problem(46), []
-    learn = make_learner(model, TensorLoader(x, y, bs=9, shuffle=True), (x, y),
-                         optim=lambda p: torch.optim.SGD(p, lr=.1), seed=5, metrics=[accuracy],
-                         hooks=[GradAccum(2), CSVLogger(path + '.csv'),
-                                LambdaHook(after_epoch=lambda learn: seen.append(hasattr(
-                                    learn.opt.param_groups[0]['params'][0], 'full_tensor'))), *hooks], display=True)
-    learn.fit(2)
+    def look(learn): seen.append(hasattr(learn.opt.param_groups[0]['params'][0], 'full_tensor'))
+    learn = make_learner(model, TensorLoader(x, y, bs=9, shuffle=True), (x, y), optim=torch.optim.SGD, lr=.1, seed=5,
+                         metrics=[accuracy], display=True,
+                         hooks=[GradAccum(2), CSVLogger(path + '.csv'), LambdaHook(after_epoch=look), *hooks])
+    h = learn.fit(2)
     n, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
-    if not rank:
-        with open(path, 'a') as f:
-            f.write(json.dumps({'weights': [p.flatten().tolist() for p in model.parameters()],
-                                'losses': learn.history.steps['train_loss'],
-                                                       'accuracy': learn.history.epochs['valid_accuracy'], 'n': n,
-                                                       'in_parts': seen == [True, True]}) + '\n')
+    if rank: return
+    with open(path, 'a') as f:
+        print(json.dumps({'weights': [p.flatten().tolist() for p in model.parameters()], 'n': n,
+                          'losses': h.steps['train_loss'], 'accuracy': h.epochs['valid_accuracy'],
+                          'in_parts': seen == [True, True]}), file=f)
 
 if __name__ == '__main__': train(sys.argv[1], Accelerate())

@@ -1,12 +1,9 @@
 """A training that test_interrupt.py interrupts with real signals: `interrupt_child.py n_workers n_fits`
 
 It prints the number of batches, training and validation, and the digest of a fit that nobody interrupts. Then come
-`n_fits`
-fits of the same kind. Each prints a line when it starts and after each batch, and waits in its last batch for a line
-on stdin,
-which the parent writes when it has sent its signal: so the signal always comes during `fit`. In the end it prints the
-digest
-after `resume`, and what was not in order at the interrupt.
+`n_fits` fits of the same kind. Each prints a line when it starts and after each batch, and waits in its last batch for
+a line on stdin, which the parent writes when it has sent its signal: so the signal always comes during `fit`. In the
+end it prints the digest after `resume`, and what was not in order at the interrupt.
 """
 import json, random, signal, sys, time
 from os import getpid

@@ -35,14 +35,6 @@ def test_any_order_of_draws(is_public):
         a, b = rng_state(), rng_state()
         assert (a['numpy'] is b['numpy']) is (a['python'] is b['python']) is not is_public
 
-def test_a_state_that_was_read_stays_as_it_was():
-    before, expected = rng_state(), plain()
-    for f in draws()[:3]: f()
-    np.random.rand(700)
-    assert same_state(before, expected) and not same_state(rng_state(), expected)
-    set_rng_state(before)
-    assert same_state(rng_state(), expected)
-
 @pytest.mark.parametrize('bits', [np.random.Philox, np.random.MT19937])
 def test_another_generator_inside_numpy(bits):
     before = np.random.get_bit_generator()

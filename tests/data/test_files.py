@@ -13,20 +13,6 @@ def folder(path, n=10, size=(6, 4), kinds=('cat', 'dog')):
         for k in range(n): Image.new('RGB', size, (20*k, 100*i, 7)).save(path/kind/f'{kind}{k}.png')
     return path
 
-def test_a_picture_and_its_class(tmp_path):
-    folder(tmp_path)
-    for seed in range(4):
-        images = Images(tmp_path, valid=.2, seed=seed)
-        assert images.classes == ['cat', 'dog'] and (len(images.train), len(images.valid)) == (16, 4)
-        assert sorted(int(y) for _, y in images.valid) == [0, 0, 1, 1]      # of each class in proportion
-    x, y = images[13]
-    assert x.shape == (3, 4, 6) and x.dtype == torch.float32 and y == 1
-    assert torch.equal(x, torch.tensor([60., 100., 7.]).view(3, 1, 1).expand(3, 4, 6)/255)
-    [new] = images.inputs([tmp_path/'dog/dog3.png'])
-    assert torch.equal(new[0], x)
-    again = Images.from_state(images.state_dict())
-    assert torch.equal(again.inputs([str(tmp_path/'dog/dog3.png')])[0], new) and again.classes == images.classes
-
 def test_masks_keep_their_ids(tmp_path):
     folder(tmp_path/'x', kinds=['all'])
     (tmp_path/'y').mkdir()
@@ -37,14 +23,8 @@ def test_masks_keep_their_ids(tmp_path):
     with pytest.raises(FileNotFoundError, match='no masks of all4.png, 1 in all'):
         Images(tmp_path/'x', masks=tmp_path/'y')
 
-def test_pictures_that_cannot_be_trained_on(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r'no files that end in .png'): Images(tmp_path)
-    home = folder(tmp_path/'a', kinds=['cat'])
-    with pytest.raises(ValueError, match="all samples are of the class 'cat'"): Images(home)
-    with pytest.raises(ValueError, match='3 labels for 10 samples'): Images(home, labels=['a', 'b', 'c'])
-    Image.new('RGB', (9, 9)).save(home/'cat/z.png')
-    with pytest.raises(ValueError, match=r'cat0.png has \(h, w\) = \(4, 6\), and z.png \(9, 9\): pass a size'):
-        Images(home, labels=lambda path: len(path.name))
+def test_as_many_labels_as_pictures(tmp_path):
+    with pytest.raises(ValueError, match='3 labels for 20 samples'): Images(folder(tmp_path), labels=['a', 'b', 'c'])
 
 def test_words_are_learned_from_training_texts_alone():
     texts = [f'a plain text pair{i//2} own{i} own{i}' for i in range(20)]
@@ -55,9 +35,6 @@ def test_words_are_learned_from_training_texts_alone():
         n_texts = [int((x == i).any(1).sum()) for i in range(2, len(made.words))]
         assert min(n_texts) == 2 and max(n_texts) == 10     # a word that one training text has is unknown
     assert made.decode(x[0, [0, 1, 2, 4]].tolist()) == 'a plain text [unknown]'
-    [new] = made.inputs(['A text, unseen'])
-    assert new[0].tolist()[:4] == [made.words.index('a'), made.words.index('text'), 1, 1] and not new[0, 4:].any()
-    assert torch.equal(Texts.from_state(made.state_dict()).inputs(['A text, unseen'])[0], new)
 
 def test_a_learner_takes_them_whole_and_reads_new_ones(tmp_path):
     images = Images(folder(tmp_path))

@@ -13,37 +13,28 @@ from trainer_nb.data.passes import Pass
 from trainer_nb.show.budget import Budget
 
 
-class Clock:
-    "Time that passes only where it is said to"
-    def __init__(self): self.now = 0.
-    def __call__(self): return self.now
-
-@pytest.mark.parametrize('mode, shuffle', [('r', True), ('r+', False)])
-def test_batches_of_a_mapped_file_are_their_own(mode, shuffle, tmp_path, recwarn):
-    "In-place changes to a batch reach neither file nor data; a read-only file causes no warning and no crash"
-    x = np.random.default_rng(0).normal(size=(10, 3)).astype('float32')
-    np.save(tmp_path/'x.npy', x)
-    dl = TensorLoader(np.load(tmp_path/'x.npy', mmap_mode=mode), bs=4, shuffle=shuffle)
-    for xb, in dl: xb.zero_()
-    assert np.array_equal(np.load(tmp_path/'x.npy'), x) and torch.equal(dl.tensors[0], torch.as_tensor(x))
-    assert not recwarn.list
+def test_a_read_only_array_is_copied_without_a_warning(recwarn):
+    x = np.broadcast_to(np.float32(1), (10, 3))
+    for xb, in TensorLoader(x, bs=4): xb.zero_()
+    assert (x == 1).all() and not recwarn.list
 
 @pytest.mark.parametrize('wait, work, said, n', [(.3, .1, 75, 1000), (.01, .1, 0, 5), (.004, .001, 80, 5)])
 def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
     "And nothing in the first two seconds, nor where it does not wait; validation does not count"
-    clock, lines = Clock(), []
+    now, lines = [0.], []
+    def clock(): return now[0]
     class Loader:
         def __init__(self, n, wait): self.n, self.wait = n, wait
         def __len__(self): return self.n
         def __iter__(self):
             for _ in range(self.n):
-                clock.now += self.wait
+                now[0] += self.wait
                 yield torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
     def look(learn):
-        clock.now += work
-        if clock.now > look.next:       # as the display does, now and then
-            lines.append((clock.now, learn.display.line.text(learn, '', '')))
-            look.next = clock.now + .2
+        now[0] += work
+        if clock() > look.next:       # as the display does, now and then
+            lines.append((clock(), learn.display.line.text(learn, '', '')))
+            look.next = clock() + .2
     look.next = 0
     for o in 'data.passes', 'show.display', 'show.status': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
     monkeypatch.setattr('trainer_nb.show.display.Budget', lambda: Budget(clock))
@@ -84,30 +75,21 @@ def test_an_order_of_its_own_generator_draws_nothing_else():
     assert not torch.equal(next(iter(dl))[0], torch.arange(12.)) and torch.equal(torch.get_rng_state(), before)
 
 class Rising(torch.nn.Module):
-    "Writes to its input, from its third batch on or from its first one"
-    def __init__(self, start):
+    "Writes to its input"
+    def __init__(self):
         super().__init__()
-        self.linear, self.n, self.start = torch.nn.Linear(4, 3), 0, start
+        self.linear = torch.nn.Linear(4, 3)
 
-    def forward(self, x, **kwargs):
-        self.n += 1
-        if self.n > self.start: x.relu_().sub_(1)
-        return self.linear(x)
+    def forward(self, x, **kwargs): return self.linear(x.relu_().sub_(1))
 
-@pytest.mark.parametrize('start', [0, 2])
-def test_a_step_that_writes_in_place_leaves_the_users_data_alone(start):
+def test_a_step_that_writes_in_place_leaves_the_users_data_alone():
     "Tensors of a tuple, in each verb; the values are those of a loop over copies"
     x, y = problem()
     valid, train = (x.clone(), y.clone()), TensorLoader(x.clone(), y.clone(), bs=5)
-    learn = make_learner(Rising(start), train, valid, bs=5, eval_step=lambda b, learn: learn.train_step([b[0], b[1]]))
+    learn = make_learner(Rising(), train, valid, bs=5, eval_step=lambda b, learn: learn.train_step([b[0], b[1]]))
     learn.fit(2)
-    learn.model.n = 0
-    res = learn.validate()
-    learn.model.n = 0
-    with torch.no_grad():
-        pairs = [(learn.model(a.clone()), b) for a, b in zip(x.split(5), y.split(5))]
-        loss = torch.nn.functional.cross_entropy(torch.cat([p for p, _ in pairs]), y)
-    assert res['valid_loss'] == pytest.approx(loss.item(), rel=1e-5)
+    with torch.no_grad(): loss = torch.nn.functional.cross_entropy(learn.model(x.clone()), y)
+    assert learn.validate()['valid_loss'] == pytest.approx(loss.item(), rel=1e-5)
     learn.predict(valid)
     learn.eval_step = lambda batch, learn: {'pred': learn.model(**batch)}
     learn.predict({'x': valid[0]})
@@ -117,8 +99,7 @@ class Whole(torch.utils.data.IterableDataset):
     def __init__(self, sharded=False, constant=False): self.sharded, self.constant = sharded, constant
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
-        samples = list(zip(*problem()))
-        if self.constant: samples = [(x*0, y*0) for x, y in samples]
+        samples = [(x*(not self.constant), y*(not self.constant)) for x, y in zip(*problem())]
         return iter(samples[info.id::info.num_workers] if self.sharded else samples)
 
 @pytest.mark.parametrize('dataset, n_workers', [(Whole(), 2), (Whole(), 1), (Whole(True), 2), (Whole(False, True), 2)])

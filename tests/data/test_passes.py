@@ -4,10 +4,11 @@ from itertools import islice
 
 import pytest, torch, torch.nn.functional as F
 from torch.optim import SGD
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from common import (
-    Noisy, batches, check_resume, digest, make_learner, make_model, problem, same, shuffled, stop_when, told, weights
+    Noisy, Stream, batches, check_resume, digest, make_learner, make_model, plain_loop, problem, same, shuffled,
+    stop_when, told, weights
 )
 from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
 from trainer_nb.features.gradients import GradAccum
@@ -22,14 +23,7 @@ def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
     "Their random states, and the order of the next pass, are those of a plain loop with `break`"
     torch.manual_seed(0)
     model, dl = make_model(), loader()
-    opt = SGD(model.parameters(), lr=.1)
-    for _ in range(3):
-        model.train()
-        for i, (x, y) in enumerate(dl):
-            opt.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            opt.step()
-            if i == 3: break
+    plain_loop(model, SGD(model.parameters(), lr=.1), lambda epoch: islice(dl, 4), 3)
     torch.manual_seed(0)
     learn = make_learner(make_model(), loader(), optim=SGD, lr=.1)
     learn.opts[''].param_groups[0]['fused'] = False
@@ -61,7 +55,6 @@ def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(how, make):
     end_workers(dl)
 
 def test_a_loader_that_a_hook_replaces_is_used_from_the_next_epoch_on_or_refused():
-    "It came an epoch late from `before_epoch`, and nothing said so"
     n = []
     def replace(learn): learn.train_dl = batches(bs=12)
     count = LambdaHook(after_step=lambda learn: n.append(learn.n_batches))
@@ -72,8 +65,8 @@ def test_a_loader_that_a_hook_replaces_is_used_from_the_next_epoch_on_or_refused
 
 def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
     def step(batch, learn):
-        return {'loss': F.cross_entropy(learn.model(batch[0]),
-                                        batch[1])*(float('nan') if learn.state.epoch == 0 else 1.)}
+        loss = F.cross_entropy(learn.model(batch[0]), batch[1])
+        return {'loss': loss*(float('nan') if learn.state.epoch == 0 else 1.)}
     learn = make_learner(train_dl=batches(), train_step=step)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -91,10 +84,11 @@ class Claims:
     def __len__(self): return self.n
     def __iter__(self): return iter(batches())
 
-class Stream(IterableDataset):
-    def __init__(self, n): self.n = n
+class Sized(Stream):
+    def __init__(self, n):
+        super().__init__(list(zip(*problem())))
+        self.n = n
     def __len__(self): return self.n
-    def __iter__(self): return zip(*problem())
 
 class Some:
     "A sampler with an estimated length"
@@ -103,7 +97,7 @@ class Some:
     def __iter__(self): return iter(range(24))
 
 CLAIMS = {
-    'loader': lambda n: Claims(n), 'iterable': lambda n: DataLoader(Stream(5*n), batch_size=5),
+    'loader': lambda n: Claims(n), 'iterable': lambda n: DataLoader(Sized(5*n), batch_size=5),
     'sampler': lambda n: DataLoader(TensorDataset(*problem()), batch_size=5, sampler=Some(5*n))}
 
 @pytest.mark.filterwarnings('ignore:Length of IterableDataset')
@@ -112,13 +106,8 @@ def test_accumulation_over_a_loader_with_a_wrong_length(kind, n):
     "The windows of five batches are (3, 2) samples: the last one is stepped with its own weight, once"
     torch.manual_seed(0)
     model = make_model().eval()
-    opt = SGD(model.parameters(), lr=.1)
-    for _ in range(2):
-        for window in batches()[:3], batches()[3:]:
-            opt.zero_grad()
-            x, y = (torch.cat(o) for o in zip(*window))
-            F.cross_entropy(model(x), y).backward()
-            opt.step()
+    windows = [[torch.cat(o) for o in zip(*w)] for w in (batches()[:3], batches()[3:])]
+    plain_loop(model, SGD(model.parameters(), lr=.1), windows, 2)
     torch.manual_seed(0)
     learn = make_learner(make_model(), CLAIMS[kind](n), optim=SGD, lr=.1,
                          hooks=[GradAccum(3), LambdaHook(before_step=lambda learn: learn.model.eval())])
@@ -139,11 +128,9 @@ STOP = stop_when(lambda learn: (learn.state.epoch, learn.state.batch_idx) == (1,
 def test_a_batch_that_was_read_ahead_is_neither_lost_nor_drawn_twice(tmp_path, kind):
     "Accumulation asks whether there is a next one, and a checkpoint is saved then"
     if kind == 'stateful': stateful = pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader
-    class Lines(IterableDataset):
-        def __iter__(self): return zip(*problem())
     def make():
         torch.manual_seed(0)
-        dl = Drawn() if kind == 'drawn' else stateful(Lines(), batch_size=5)
+        dl = Drawn() if kind == 'drawn' else stateful(Stream(list(zip(*problem()))), batch_size=5)
         return make_learner(make_model(), dl, hooks=[GradAccum(3)])
     with told(): check_resume(make, tmp_path, STOP, n_epochs=2)
 
@@ -172,9 +159,7 @@ def test_the_position_that_a_loader_saves_is_kept_when_a_pass_is_closed(n_worker
 
 def test_a_batch_that_is_put_back_before_one_that_was_read_ahead():
     "The loader's own position is between the two"
-    class Lines(IterableDataset):
-        def __iter__(self): return iter(torch.arange(6.))
-    first, other = Pass(Placed(Lines(), 1)), Pass(Placed(Lines(), 1))
+    first, other = (Pass(Placed(Stream(torch.arange(6.)), 1)) for _ in range(2))
     batches = iter(first)
     next(batches)
     first.n = 1
@@ -213,9 +198,7 @@ def test_another_loader_between_two_passes_is_used_as_it_is():
         return make_learner(train_dl=shuffled(generator=gen(1)), valid_dl=shuffled(generator=gen(2)),
                             hooks=[GradAccum(3)])
     learn = make()
-    learn.add_hook(LambdaHook(after_step=lambda learn: learn.stop() if learn.training
-                              and learn.state.samples_seen == 15 else None))
-    learn.fit(2)
+    learn.fit(2, hooks=[stop_when(lambda learn: learn.training and learn.state.samples_seen == 15)])
     learn.valid_dl = shuffled(generator=gen(3))
     learn.resume()
     expected = gen(3)

@@ -4,7 +4,7 @@ import random
 import pytest, torch
 from torch import nn
 from torch.utils.data import (
-    BatchSampler, DataLoader, RandomSampler, Sampler, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler,
+    BatchSampler, DataLoader, RandomSampler, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler,
     random_split
 )
 from torch.utils.data._utils import collate
@@ -55,14 +55,13 @@ def test_batches_and_random_numbers_are_the_same(seed):
         set_seed(seed)
         passes.append([(b, torch.rand(1)) for _ in range(2) for b in kind(dl)])
         after.append((rng_state(), dl.generator and dl.generator.get_state()))
-    assert len(passes[0]) == len(passes[1])
-    for (a, drawn), (b, drawn_here) in zip(*passes):
+    for (a, drawn), (b, drawn_here) in zip(*passes, strict=True):
         same(a, b)
         assert drawn == drawn_here
     assert same_state(after[0][0], after[1][0]) and (after[0][1] is None or after[0][1].equal(after[1][1]))
 
-    n = random.Random(seed).randint(1, len(passes[0])//2) if passes[0] else 0
-    if not n: return
+    if not passes[0]: return
+    n = random.Random(seed).randint(1, len(passes[0])//2)
     set_seed(seed)
     first = Pass(loader(seed))
     walk = iter(first)
@@ -72,14 +71,12 @@ def test_batches_and_random_numbers_are_the_same(seed):
     set_seed(9)
     again.load_state_dict(state)
     rest = list(again)
-    assert len(rest) == len(passes[0])//2 - n
-    for a, (b, _) in zip(rest, passes[0][n:]): same(a, b)
+    for a, (b, _) in zip(rest, passes[0][n:len(passes[0])//2], strict=True): same(a, b)
 
 def test_batches_can_be_changed_in_place():
     x = torch.arange(10.)
-    dl = DataLoader(TensorDataset(x), 4)
-    for xb, in RowPass(dl): xb.zero_()
-    assert x.equal(torch.arange(10.)) and [b[0].tolist() for b in RowPass(dl)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    for xb, in RowPass(DataLoader(TensorDataset(x), 4)): xb.zero_()
+    assert x.equal(torch.arange(10.))
 
 def test_indices_are_checked():
     data = TensorDataset(torch.arange(5))
@@ -96,11 +93,6 @@ def test_another_way_to_collate_tensors_is_kept(monkeypatch):
     dl = DataLoader(TensorDataset(torch.arange(4)), 2)
     assert [b[0].tolist() for b in Pass(dl)] == [b[0].tolist() for b in dl] == [[0, 2], [4, 6]]
 
-class Own(Sampler):
-    def __init__(self, n): self.n = n
-    def __len__(self): return self.n
-    def __iter__(self): return iter(torch.randperm(self.n).tolist())
-
 class OtherData(TensorDataset):
     def __getitem__(self, i): return tuple(2*o for o in super().__getitem__(i))
 
@@ -109,13 +101,11 @@ class OtherLoader(DataLoader):
 
 X = torch.ones(8)
 UNCHANGED = {
-    'own sampler': DataLoader(TensorDataset(X), sampler=Own(8)),
+    'own sampler': DataLoader(TensorDataset(X), sampler=range(8)),
     'subclass of the dataset': DataLoader(OtherData(X)),
     'subclass of the loader': OtherLoader(TensorDataset(X)),
     'no batches': DataLoader(TensorDataset(X), batch_size=None),
-    'workers': DataLoader(TensorDataset(X), num_workers=1),
     'sparse': DataLoader(TensorDataset(X.to_sparse())),
-    'parameter': DataLoader(TensorDataset(nn.Parameter(X))),
     'meta': DataLoader(TensorDataset(X.to('meta'))),
     'conjugate': DataLoader(TensorDataset(X.to(torch.complex64).conj())),
     'drawn as it goes': DataLoader(TensorDataset(X), sampler=RandomSampler(X, True, generator=torch.Generator())),
@@ -137,24 +127,20 @@ def test_a_batch_sampler_of_its_own(kind, drop_last):
     "The loader's `sampler` and `drop_last` are torch's defaults then, and say nothing"
     passes = []
     for read in iter, Pass:
-        dataset, g = TensorDataset(torch.arange(37.)), torch.Generator().manual_seed(5)
-        sampler = kind(range(10) if kind is SubsetRandomSampler else dataset, generator=g)
-        dl = DataLoader(dataset, batch_sampler=BatchSampler(sampler, 4, drop_last))
-        assert reads_rows(dl)
+        g = torch.Generator().manual_seed(5)
+        sampler = kind(range(10 if kind is SubsetRandomSampler else 37), generator=g)
+        dl = DataLoader(TensorDataset(torch.arange(37.)), batch_sampler=BatchSampler(sampler, 4, drop_last))
         passes.append([b[0].tolist() for _ in range(2) for b in read(dl)])
-        assert len(passes[-1]) == 2*len(dl)
+        assert reads_rows(dl) and len(passes[-1]) == 2*len(dl)
     assert passes[0] == passes[1]
-
-def generated(n, drop_last):
-    g = torch.Generator().manual_seed(3)
-    return DataLoader(TensorDataset(torch.arange(n)), 5, True, drop_last=drop_last, generator=g), g
 
 @pytest.mark.parametrize('n, drop_last, stop', [(20, False, 5), (22, False, 2), (22, False, 5), (22, True, 4)])
 def test_a_pass_that_is_left_draws_no_more_than_torchs(n, drop_last, stop):
     "At the end of a pass, torch draws from the loader's generator once more"
     orders = []
     for kind in iter, Pass:
-        (dl, g), seen = generated(n, drop_last), []
+        g, seen = torch.Generator().manual_seed(3), []
+        dl = DataLoader(TensorDataset(torch.arange(n)), 5, True, drop_last=drop_last, generator=g)
         for k in stop, stop, 9: seen += [b.tolist() for _, (b,) in zip(range(k), kind(dl), strict=False)]
         orders.append((seen, g.get_state().tolist()))
     assert orders[0] == orders[1]

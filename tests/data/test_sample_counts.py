@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
-from common import make_learner, told
+from common import make_learner, plain_loop, told
 from trainer_nb.base.nested import batch_size
 
 T = torch.zeros
@@ -82,17 +82,12 @@ def plain(x, y, n_epochs=2):
     "The loop of PyTorch's VAE example: `train_loss += loss.item()`, and the epoch's is `train_loss/len(dataset)`"
     torch.manual_seed(0)
     model, rows = nn.Linear(4, 2), []
-    opt = torch.optim.SGD(model.parameters(), lr=.01)
+    opt, dl = torch.optim.SGD(model.parameters(), lr=.01), list(zip(x.split(8), y.split(8)))
+    def loss_of(model, batch): return F.mse_loss(model(batch[0]), batch[1], reduction='sum')
     for _ in range(n_epochs):
-        total, steps = 0., []
-        for xb, yb in zip(x.split(8), y.split(8)):
-            opt.zero_grad()
-            loss = F.mse_loss(model(xb), yb, reduction='sum')
-            loss.backward()
-            opt.step()
-            total += loss.item()
-            steps.append(loss.item()/len(xb))
-        with torch.no_grad(): rows.append((total/len(x), steps, F.mse_loss(model(x), y, reduction='sum').item()/len(x)))
+        losses = plain_loop(model, opt, dl, 1, loss_of)
+        with torch.no_grad(): valid = loss_of(model, (x, y)).item()/len(x)
+        rows.append((sum(losses)/len(x), [o/len(xb) for o, (xb, _) in zip(losses, dl)], valid))
     return model, rows
 
 def sum_step(batch, learn):

@@ -1,14 +1,16 @@
 "Several loaders as one: the numbers are those of plain loops, and a pass goes on from any batch"
 import random
+from itertools import product
 
 import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-
-from common import Noisy, Unsized, check_resume, digest, make_learner, plain_loop, problem, same, stop_at, weights
-from trainer_nb.data import adapter_of, end_workers, length
+from common import (
+    Noisy, Unsized, check_resume, digest, make_learner, make_model, plain_loop, problem, same, stop_at,
+    weights
+)
+from trainer_nb.data import Loaders, TensorLoader, adapter_of, length
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data import Loaders, TensorLoader
 
 
 def stock(n, bs, seed, cls=Noisy, **kwargs): return DataLoader(cls(*problem(n, seed)), bs, shuffle=True, **kwargs)
@@ -48,14 +50,13 @@ def plain(dls, mode):
             else: yield batch
 
 N = {'shortest': 4, 'longest': 6, 'alternate': 10}      # batches in a pass
-MODES = [*N]
 
 def loss_of(model, batch):
     return sum((1 if k == 'a' else .5)*F.cross_entropy(model(x), y) for k, (x, y) in batch.items())
 
 def make():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(.3), torch.nn.Linear(8, 3))
+    return make_model()
 
 def by_hand(dls, mode, n_epochs=2):
     model = make()
@@ -73,12 +74,8 @@ def start(dls, mode, **kwargs):
                         optim=torch.optim.SGD(model.parameters(), lr=.1),
                         **{'seed': 7, **kwargs})
 
-ALL = [(kind, mode) for kind in KINDS for mode in MODES]
 SOME = [('stock', 'alternate'), ('shorter first', 'longest'), ('own generators', 'alternate'),
         ('one generator', 'longest'), ('tensors', 'shortest'), ('workers', 'longest')]
-cases = pytest.mark.parametrize('kind, mode',
-                                [o if o in SOME else pytest.param(*o, marks=pytest.mark.soak) for o in ALL])
-
 @pytest.mark.parametrize('kind, mode', SOME)
 def test_the_numbers_are_those_of_a_plain_loop(kind, mode):
     expected, losses = by_hand(KINDS[kind](), mode)
@@ -87,7 +84,8 @@ def test_the_numbers_are_those_of_a_plain_loop(kind, mode):
     assert learn.history.steps['train_loss'] == pytest.approx(losses) and same(weights(learn.model), expected)
     assert len(losses) == 2*len(learn.train_dl) == 2*N[mode]
 
-@cases
+@pytest.mark.parametrize('kind, mode', [pytest.param(*o, marks=[pytest.mark.soak]*(o not in SOME))
+                                        for o in product(KINDS, N)])
 def test_a_pass_goes_on_from_any_batch(kind, mode, tmp_path):
     n = N[mode]
     stops = [n + 2, 2*n - 1] if kind == 'workers' else [3, n, 2*n - 1]
@@ -113,12 +111,6 @@ def test_a_search_leaves_a_pass_in_the_middle_and_no_trace():
     learn.lr_find(n_steps=15)
     for o in learn, plain: o.fit(1)
     assert digest(learn) == digest(plain)
-
-def test_max_steps_ends_a_pass_whose_loaders_keep_their_workers():
-    learn = start({'a': stock(24, 4, 1, num_workers=1, persistent_workers=True), 'b': stock(14, 4, 2)}, None)
-    learn.fit(max_steps=2)
-    end_workers(learn.train_dl)
-    assert learn.state.optimizer_step == 2
 
 def test_loaders_without_a_length_that_began_again_end_with_the_longest():
     def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')

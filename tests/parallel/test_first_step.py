@@ -1,13 +1,17 @@
 """Several processes train as one does, for every loader and loss, or say at the first batch why they cannot;
 the references are fits in a single process"""
 import random
+from copy import deepcopy
+from functools import partial
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
-from common import Scaled, make_learner, problem, stop_at, weights
-from trainer_nb.all import Accelerate, CancelStep, GradAccum, Hook, TensorLoader
+from common import Scaled, Share, Unsized, make_learner, problem, stop_at, weights
+from trainer_nb.all import (
+    EMA, Accelerate, CancelStep, GradAccum, GradClip, Hook, ProcessFailed, TensorLoader
+)
 from trainer_nb.data import end_workers
 from test_distributed import check_equal, close
 
@@ -28,8 +32,6 @@ class Twins(nn.Module):
     def forward(self, x): return self.a(x) + self.b(x)
 
 def sgd(params): return torch.optim.SGD(params, lr=.02, momentum=.9)
-
-def by_steps(step): return dict(train_step=step)
 
 def sum_step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1], reduction='sum')}
 
@@ -100,17 +102,11 @@ class Counted(Generator):
     def __len__(self): return 5
 
 class Stream(IterableDataset):
-    def __iter__(self):
-        order = list(range(46))
-        random.shuffle(order)
-        for i in order: yield X[i], Y[i]
+    def __iter__(self): return (DATA[i] for i in random.sample(range(46), 46))
 
-class Around:
+class Around(Unsized):
     "A wrapper of a shuffled loader"
-    def __init__(self, dl): self.dl = dl
     def __len__(self): return len(self.dl)
-    def __iter__(self):
-        for x, y in self.dl: yield 2*x, y
 
 class Buckets:
     "A batch sampler that draws each batch"
@@ -129,8 +125,8 @@ WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]), ignore_index=1)
 EXACT = {   # loader, model, what else is given to the learner
     'a sum': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'))),
     'a sum, accumulated': (tensors, Net, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'), hooks=[GradAccum(2)])),
-    'a sum with a weight below 1': (tensors, Net, by_steps(sum_with_small_n)),
-    'a mean with weights below 1': (tensors, Net, by_steps(mean_with_small_n)),
+    'a sum with a weight below 1': (tensors, Net, dict(train_step=sum_with_small_n)),
+    'a mean with weights below 1': (tensors, Net, dict(train_step=mean_with_small_n)),
     'a hook that doubles the loss': (tensors, Net, dict(hooks=[Doubled(cpu=True)])),
     'a step that writes to its batch': (lambda: Generator(drawn('torch')), Net,
                                         dict(train_step=scaled_in_place, eval_step=scaled)),
@@ -210,27 +206,18 @@ def padded(samples):
 class MeanOverTime(Net):
     def forward(self, x): return super().forward(x).mean(1)
 
-class Seen:
-    "A metric that cannot be merged"
-    def reset(self): self.n = 0
-    def update(self, pred, targ): self.n += len(pred)
-    def compute(self): return self.n
-
 REFUSED = {
     'weights set in the first forward': ((tensors, FirstForward, {}), 'Probably the model sets weights in its first'),
     'padded shards': ((lambda: DataLoader(DATA, 9, collate_fn=padded), MeanOverTime, {}),
                       'Probably samples are padded to the longest one of their shard'),
-    'samples compared, and a metric': ((tensors, Net, dict(loss_fn=contrast, metrics=[Seen()])),
-                                       'Probably the loss is not a mean over samples'),
+    'samples compared, and a metric': ((tensors, Net, dict(loss_fn=contrast, metrics=[Share()])),
+                                       "Probably the loss is not a mean over samples.*return its weight as 'n'"),
     'time first': ((lambda: sequences(), TimeFirst, dict(loss_fn=flat_loss)),
                    'Probably what the model returns for a sample depends on the others along dimension 0'),
     'a graph': ((lambda: [(X, torch.randint(46, (2, 90), generator=torch.Generator().manual_seed(0)), Y)], Graph, {}),
                 'a shard of it does not: IndexError.*such as one graph'),
-    'samples compared': ((tensors, Net, dict(loss_fn=contrast)),
-                         "Probably the loss is not a mean over samples.*return its weight as 'n'"),
-    'a mean over some': ((
-        lambda: [(X[:8], torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))], Net,
-        dict(loss_fn=lambda p, t: F.cross_entropy(p, t, ignore_index=1))), 'return its weight'),
+    'a mean over some': ((lambda: [(X[:8], torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))], Net,
+                          dict(loss_fn=lambda p, t: F.cross_entropy(p, t, ignore_index=1))), 'return its weight'),
     'gradients of two tasks': ((tensors, Net, dict(hooks=[Projected()])), 'the gradient in one process has norm'),
     "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}),
                                             'SystemSampler of train_dl or valid_dl chooses other samples in '
@@ -257,23 +244,23 @@ class Noisy(nn.Module):
         self.lstm = nn.LSTM(4, 4, 2, dropout=.3)
     def forward(self, x):
         self.n += 1
-        x = self.lstm(x[:, None].transpose(0, 1).expand(3, -1, -1))[0][-1]*(1 if self.n % 2
-                                                                            else 1.5)*(.5 + random.random())
+        x = self.lstm(x[None].expand(3, -1, -1))[0][-1]*(1.5 - .5*(self.n % 2))*(.5 + random.random())
         return self.net(x + .3*torch.randn_like(x)*torch.rand(len(x), 1))
 
 def ragged(samples):
     "Time first, padded to the longest one of the samples: shards do not fit together"
     n = max(2 + int(y) for _, y in samples)
-    return torch.stack([F.pad(x.repeat(4)[:2 + int(y)], (0, n - 2 - int(y))) for x, y in samples],
-                       1)[..., None].expand(-1, -1, 4), torch.stack([y for _, y in samples])
+    rows = [F.pad(x.repeat(4)[:2 + int(y)], (0, n - 2 - int(y))) for x, y in samples]
+    return torch.stack(rows, 1)[..., None].expand(-1, -1, 4), torch.stack([y for _, y in samples])
+
+def shards_of_other_lengths(): return DataLoader(DATA, 9, collate_fn=ragged)
 
 class Last(TimeFirst):
     def forward(self, x): return super().forward(x).sum(0)*0 + self.out(self.rnn(x)[0])[0]
 
 def with_workers(): return DataLoader(DATA, 9, shuffle=True, drop_last=True, num_workers=1, persistent_workers=True)
 
-@pytest.mark.parametrize('dl', [lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), with_workers],
-                         ids=['tensors', 'workers'])
+@pytest.mark.parametrize('dl', [lambda: TensorLoader(X, Y, bs=9, shuffle=True, drop_last=True), with_workers])
 def test_leaves_no_trace(dl):
     found = [learner((dl, Noisy, {}), hooks=[Accelerate(check=check, cpu=True)]) for check in (True, False)]
     try:
@@ -296,25 +283,21 @@ def test_one_comparison_of_training_and_one_of_validation(monkeypatch):
     assert compared == [(True, 0), (False, 6)]
 
 def test_a_resumed_fit_knows_that_its_loss_is_a_sum():
-    """The first batch after a resume was none of those that the loader had read first, so that shards of other lengths
-    could not be compared, and a sum was taken for a mean"""
-    case = lambda: DataLoader(DATA, 9, collate_fn=ragged), Last, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'))
+    "Though the first batch after a resume is none of those that the loader read first"
+    case = shards_of_other_lengths, Last, dict(loss_fn=nn.CrossEntropyLoss(reduction='sum'))
     alone, learn = (learner(case, hooks=[stop_at(3)]) for _ in range(2))
     for o in alone, learn: o.valid_dl = None
     for go in lambda: alone.fit(1), alone.resume, lambda: learn.launch(2, 1), lambda: learn.launch(2): go()
     assert all(map(close, weights(alone.model), weights(learn.model)))
 
 def test_shards_that_do_not_fit_together():
-    case = lambda: DataLoader(DATA, 9, collate_fn=ragged), Last, {}
-    alone, learn = (learner(case) for _ in range(2))
-    for o in alone, learn: o.valid_dl = None
+    alone, learn, contrasting = (learner((shards_of_other_lengths, Last, o)) for o in ({}, {}, dict(loss_fn=contrast)))
+    for o in alone, learn, contrasting: o.valid_dl = None
     alone.fit(1)
     learn.launch(2, 1)
     assert all(map(close, weights(alone.model), weights(learn.model)))
     assert close(alone.history.steps['train_loss'], learn.history.steps['train_loss'])
-    learn = learner((case[0], Last, dict(loss_fn=contrast)))
-    learn.valid_dl = None
-    with pytest.raises(ValueError, match='the loss is not a mean over samples'): learn.launch(2, 1)
+    with pytest.raises(ValueError, match='the loss is not a mean over samples'): contrasting.launch(2, 1)
 
 def test_other_data_behind_the_same_indices():
     class Odd(Accelerate):
@@ -322,10 +305,8 @@ def test_other_data_behind_the_same_indices():
         def around_fit(self, learn):
             learn.train_dl = DataLoader(TensorDataset(X + torch.distributed.get_rank(), Y), 9)
             return super().around_fit(learn)
-    with pytest.raises(RuntimeError,
-                       match=r'the data of train_dl \(checksum\) is .* in process 0, but .* in process 1: all must '
-                             r'run the same program'):
-        learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
+    message = r'data of train_dl \(checksum\) is .* in process 0, but .* in process 1: all must run the same program'
+    with pytest.raises(RuntimeError, match=message): learner('a sum', hooks=[Odd(cpu=True)]).launch(2, 1)
 
 
 # For the campaign: gradients of a few rows, parameters of the loss, epochs that samplers hear of
@@ -348,30 +329,22 @@ class Rotating(torch.utils.data.Sampler):
 # The campaign: whatever is combined, two processes (some times four) end as one does, or say why not
 
 def by_index(f):
-    "Data that is drawn along the way by `f(n)` → tensor of indices"
-    def choose(r):
-        cls = r.choice([Counted, Generator])
-        return lambda: cls(f)
-    return choose
+    "Data that is drawn along the way by `f()` → tensor of indices"
+    return lambda r: partial(r.choice([Counted, Generator]), f)
 
 def a_list(r):
     bs = r.choice([4, 7, 9, 16])
     return lambda: list(zip(X.split(bs), Y.split(bs)))
 
 def a_stock(r):
-    args = dict(batch_size=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7, drop_last=r.random() < .3,
-                num_workers=r.random() < .1)
-    return lambda: DataLoader(DATA, **args)
+    return partial(DataLoader, DATA, batch_size=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7,
+                   drop_last=r.random() < .3, num_workers=r.random() < .1)
 
-def of_tensors(r):
-    args = dict(bs=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7)
-    return lambda: TensorLoader(X, Y, **args)
+def of_tensors(r): return partial(TensorLoader, X, Y, bs=r.choice([4, 7, 9, 16]), shuffle=r.random() < .7)
 
-def a_replacement(r):
-    return lambda: DataLoader(DATA, 9, sampler=torch.utils.data.WeightedRandomSampler(torch.arange(1., 47), 40))
-
-LOADERS = [a_list, a_stock, of_tensors, a_replacement, by_index(drawn('torch')), by_index(drawn('python')),
-           by_index(drawn('numpy')), by_index(from_the_system),
+LOADERS = [a_list, a_stock, of_tensors, *(by_index(drawn(o)) for o in ('torch', 'python', 'numpy')),
+           by_index(from_the_system),
+           lambda r: lambda: DataLoader(DATA, 9, sampler=WeightedRandomSampler(torch.arange(1., 47), 40)),
            lambda r: lambda: DataLoader(Stream(), batch_size=9),
            lambda r: lambda: Around(DataLoader(DATA, batch_size=9, shuffle=True)),
            lambda r: lambda: DataLoader(DATA, batch_sampler=Buckets()),
@@ -385,7 +358,7 @@ def tokens(batch, learn):
     return {'loss': (F.cross_entropy(pred, y, reduction='none')*here).sum()/here.sum().clamp(min=1), 'n': here.sum()}
 
 LOSSES = [dict(loss_fn=F.cross_entropy), dict(loss_fn=nn.CrossEntropyLoss(reduction='sum')), dict(loss_fn=mse('mean')),
-          dict(loss_fn=mse('sum')), by_steps(sum_step), by_steps(sum_with_n), by_steps(tokens),
+          dict(loss_fn=mse('sum')), *(dict(train_step=o) for o in (sum_step, sum_with_n, tokens)),
           dict(loss_fn=contrast), dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]))),
           dict(loss_fn=nn.CrossEntropyLoss(ignore_index=1)), dict(loss_fn=Scaled()),
           dict(loss_fn=lambda p, t: F.cross_entropy(p, t) + p.mean(0).square().sum()),
@@ -408,14 +381,11 @@ MODELS = [Net, Net, Net, Rows, Across, Counting, lambda: Net(lambda: nn.LayerNor
           lambda: Net(nn.GELU, lambda: nn.Linear(8, 8))]
 
 def run(learn, n, args):
-    from trainer_nb.all import ProcessFailed
     try: learn.launch(n, **args) if n > 1 else learn.fit(**args)
     except (ValueError, ProcessFailed) as e: return str(e)
 
 @pytest.mark.soak
 def test_250_launches():
-    from copy import deepcopy
-    from trainer_nb.all import EMA, GradClip
     counts, silent = {'equal': 0, 'refused': 0}, []
     for seed in range(250):
         r = random.Random(seed)

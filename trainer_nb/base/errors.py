@@ -20,7 +20,8 @@ import torch
 from .memory import free_memory, is_oom
 
 # %% ../../nbs/base/04_errors.ipynb #0edc8b08
-_OURS = os.path.dirname(os.path.dirname(free_memory.__code__.co_filename)) + os.sep     # of a module that has a file
+# of a module that has a file
+_OURS = os.path.dirname(os.path.dirname(free_memory.__code__.co_filename)) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 @cache
@@ -51,9 +52,11 @@ def _linked(entries):
     for o in reversed(entries): res = TracebackType(res, o.tb_frame, o.tb_lasti, o.tb_lineno)
     return res
 
+def _file(entry): return entry.tb_frame.f_code.co_filename
+
 def _is_raise(entry):
     "Return whether the entry's line contains `raise`"
-    return re.search(r'\braise\b', linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno)) is not None
+    return re.search(r'\braise\b', linecache.getline(_file(entry), entry.tb_lineno)) is not None
 
 def passed(e: BaseException) -> list[TracebackType]:
     "Return the traceback entries of an exception, including those that were folded"
@@ -64,7 +67,7 @@ def passed(e: BaseException) -> list[TracebackType]:
 
 def _kept(entries):
     "The entries that stay when a traceback is folded"
-    kinds = [owner(o.tb_frame.f_code.co_filename) for o in entries]
+    kinds = [owner(_file(o)) for o in entries]
     last = max((i for i, kind in enumerate(kinds) if kind != 'torch'), default=-1)
     keep = {i for i, kind in enumerate(kinds) if kind == 'user'}
     if kinds[last] == 'package': keep.add(last)
@@ -91,11 +94,12 @@ def fold(e: BaseException) -> None:
     inside = {id(t.tb_frame) for t in passed(e)}
     for o in _chain(e):
         entries = passed(o)
-        if not any(id(t.tb_frame) in inside for t in entries): continue       # an earlier error, raised elsewhere
+        is_earlier = not any(id(t.tb_frame) in inside for t in entries)     # raised elsewhere
+        if is_earlier: continue
         kept = _kept(entries)
         o.full_traceback, o.__traceback__ = _linked(entries), _linked(kept)
         notes = getattr(o, '__notes__', [])
-        is_refusal = owner(entries[-1].tb_frame.f_code.co_filename) == 'ours' and _is_raise(entries[-1])
+        is_refusal = owner(_file(entries[-1])) == 'ours' and _is_raise(entries[-1])
         if notes and not is_refusal:
             notes[:] = [note.removesuffix(_LEFT_OUT) for note in notes]
             notes[-1] += _LEFT_OUT
@@ -138,14 +142,16 @@ def show_error(
 # %% ../../nbs/base/04_errors.ipynb #c8e7f3dc
 def described(x: Any, most: int = 8) -> str:
     "Describe dtypes and shapes in a batch, such as '(float32 (64, 784), int64 (64,))'"
-    if getattr(x, 'is_nested', False): return f'nested {str(x.dtype).removeprefix("torch.")}'     # it may have no shape
-    if hasattr(x, 'shape') and hasattr(x, 'dtype'): return f'{str(x.dtype).removeprefix("torch.")} {tuple(x.shape)}'
+    kind = str(getattr(x, 'dtype', '')).removeprefix('torch.')
+    if getattr(x, 'is_nested', False): return f'nested {kind}'      # it may have no shape
+    if kind and hasattr(x, 'shape'): return f'{kind} {tuple(x.shape)}'
     if is_dataclass(x) and not isinstance(x, type): x = {o.name: getattr(x, o.name) for o in fields(x)}
-    if isinstance(x, Mapping): (start, end), parts = '{}', [f'{k!r}: {described(v)}' for k, v in [*x.items()][:most]]
-    elif isinstance(x, (list, tuple)): (start, end), parts = '()', [described(o) for o in x[:most]]
+    if isinstance(x, Mapping): parts = [f'{k!r}: {described(v)}' for k, v in [*x.items()][:most]]
+    elif isinstance(x, (list, tuple)): parts = [described(o) for o in x[:most]]
     else: return type(x).__name__
     if len(x) > most: parts.append(f'{len(x) - most} more')
-    return f'{start}{", ".join(parts)}{end}'
+    text = ', '.join(parts)
+    return f'{{{text}}}' if isinstance(x, Mapping) else f'({text})'
 
 # %% ../../nbs/base/04_errors.ipynb #b6aa4485
 def note_place(e: BaseException, where: str, batch: Any) -> None:

@@ -20,10 +20,11 @@ from .torch_private import checked
 # %% ../../nbs/base/07_rng.ipynb #6e317b6e
 def check_seed(seed: Any) -> None:
     "Raise TypeError or ValueError unless `seed` is an int that every generator accepts"
+    message = f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1'
     whole: Any = None if isinstance(seed, bool) else seed
     try: n = operator.index(whole)
-    except TypeError: raise TypeError(f'the seed is {seed!r}: expected a whole number from 0 to 2**32 - 1') from None
-    if not 0 <= n < 2**32: raise ValueError(f'the seed is {n}: expected a whole number from 0 to 2**32 - 1')
+    except TypeError: raise TypeError(message) from None
+    if not 0 <= n < 2**32: raise ValueError(message)
 
 def set_seed(
     seed: int,  # in [0, 2**32)
@@ -43,7 +44,8 @@ def _memory(o):
 
 def _python_trace(r): return _memory(r).tobytes(), r.gauss_next       # of a `random.Random`
 
-def _numpy_trace(state, bits): return _memory(state).tobytes(), _memory(bits).tobytes()     # `RandomState`, `MT19937`
+def _numpy_trace(state, bits):      # `RandomState`, `MT19937`
+    return _memory(state).tobytes(), _memory(bits).tobytes()
 
 def _changes(trace, draws):
     "Check that the trace changes with each draw, and only then"

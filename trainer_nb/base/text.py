@@ -22,7 +22,7 @@ def comments(f: Callable) -> list[tuple[str, list[str]]]:
     params = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + n_packed]
     for line in linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]:
         if line.strip().startswith('# '):
-            if line.find('#') == column: rows[-1][1].append(line.strip()[2:])       # the comment above continues
+            if line.find('#') == column: rows[-1][1].append(line.strip()[2:])   # it continues
             continue
         if is_end: break
         left, _, about = line.strip().partition(' # ')
@@ -30,7 +30,7 @@ def comments(f: Callable) -> list[tuple[str, list[str]]]:
         is_end = left.startswith(')') or is_def and left[-1] not in '(,'
         if about and left.endswith((',', ':')) and not (is_def and not is_end):
             found, column = re.findall(r'(?:^|, )(\*{0,2})([^\W\d]\w*)', left), line.index(' # ') + 1
-            names = ', '.join(stars + name for stars, name in found if name in params)     # not those of a type
+            names = ', '.join(stars + name for stars, name in found if name in params)  # of no type
             if is_end: names = 'raises' if about.startswith('raises ') else 'returns'
             rows.append((names, [about.removeprefix('raises ').strip()]))
     return rows
@@ -39,8 +39,8 @@ def with_comments(f: _F) -> _F:  # `f`
     "Add the comments beside the parameters of `f` to its docstring, for `help`"
     if rows := comments(f):
         width = max(len(name) for name, _ in rows)
-        lines = [(name if i == 0 else '', o) for name, about in rows for i, o in enumerate(about)]
-        table = '\n'.join(f'  {name:{width}}  {o}' for name, o in lines)
+        between = f'\n  {"":{width}}  '
+        table = '\n'.join(f'  {name:{width}}  {between.join(about)}' for name, about in rows)
         f.__doc__ = f'{inspect.cleandoc(f.__doc__ or "")}\n\nParameters:\n{table}'
     return f
 
@@ -61,7 +61,7 @@ def format_bytes(n: float) -> str:
     return f'{n:.3g} GiB' if n < 999.5 else f'{n:,.0f} GiB'
 
 def format_value(v: float) -> str:
-    "Write a number with four digits, or all before the point of a larger one; one below 1 never as 1"
+    "Write a number with four digits, or all before the point; one below 1 never as 1"
     if 9999.5 <= abs(v) < 1e7: return f'{v:.0f}'
     return f'{.9999 if .9999 < v < 1 else v:.4g}'
 

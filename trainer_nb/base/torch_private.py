@@ -28,7 +28,7 @@ from torch.utils import data
 
 # %% ../../nbs/base/05_torch_private.ipynb #a1931e97
 ONLY_PUBLIC = False     # True: use only the public alternatives
-RAN_ON = '2.8', '2.13', '2.15'      # versions of torch whose tests ran with the light step; see `make test-versions`
+RAN_ON = '2.8', '2.13', '2.15'      # torch versions tested with the light step, by `make test-versions`
 
 _CHECKS = []
 
@@ -98,30 +98,24 @@ def _unwrapped(step):
     return without_grad
 
 # %% ../../nbs/base/05_torch_private.ipynb #06e843e7
-@contextmanager
-def _nobody_else():
-    "Disable the hooks registered for all optimizers, which must not see the check"
-    all_hooks = around._global_optimizer_pre_hooks, around._global_optimizer_post_hooks
-    kept = [dict(o) for o in all_hooks]
-    for o in all_hooks: o.clear()
-    try: yield
-    finally:
-        for o, old in zip(all_hooks, kept): o.update(old)
-
 @checked
 def _hooks_are_seen():
-    opt, _ = (o([torch.zeros(1, device='cpu')]) for o in (_Bare, SGD))  # torch wraps a class at its first optimizer
-    with _nobody_else():
-        for register in (opt.register_step_pre_hook, opt.register_step_post_hook,
-                         around.register_optimizer_step_pre_hook, around.register_optimizer_step_post_hook):
-            handle = register(lambda *_: None)
-            seen = bool(_hooks(opt))
-            handle.remove()
-            if not seen: return False
-        return not _hooks(opt)
+    # torch wraps a class at its first optimizer
+    opt, _ = (o([torch.zeros(1, device='cpu')]) for o in (_Bare, SGD))
+    for table, register in (
+            (opt._optimizer_step_pre_hooks, opt.register_step_pre_hook),
+            (opt._optimizer_step_post_hooks, opt.register_step_post_hook),
+            (around._global_optimizer_pre_hooks, around.register_optimizer_step_pre_hook),
+            (around._global_optimizer_post_hooks, around.register_optimizer_step_post_hook)):
+        before, handle = len(table), register(lambda *_: None)
+        is_held = len(table) == before + 1
+        handle.remove()
+        if not is_held or len(table) != before: return False
+    return True
 
 def _hooks(opt):
-    own = getattr(opt, '_optimizer_step_pre_hooks', None) or getattr(opt, '_optimizer_step_post_hooks', None)
+    own = getattr(opt, '_optimizer_step_pre_hooks', None)
+    own = own or getattr(opt, '_optimizer_step_post_hooks', None)
     return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
 # %% ../../nbs/base/05_torch_private.ipynb #638d6525
@@ -145,11 +139,12 @@ def opt_step(opt: Optimizer) -> None:
     else: light(opt)
 
 # %% ../../nbs/base/05_torch_private.ipynb #bckwrd02
-_BACKWARDS = Tensor.backward, torch.autograd.backward       # a library may put others in their places
+_BACKWARDS = Tensor.backward, torch.autograd.backward       # a library may replace them
 
 def _run_engine(loss):
     one = torch.ones_like(loss)
-    graph._engine_run_backward((loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    graph._engine_run_backward((loss,), (one,), False, False, (), allow_unreachable=True,
+                               accumulate_grad=True)
 
 @checked
 def _engine_is_known():
@@ -209,7 +204,7 @@ def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
 # %% ../../nbs/base/05_torch_private.ipynb #2f3a4f75
 def compile_errors() -> tuple[type[Exception], ...]:
     "List the exceptions that torch raises if it cannot compile"
-    return _errors() if _errors_are_known() else (RuntimeError,)     # other errors come again when the call is repeated
+    return _errors() if _errors_are_known() else (RuntimeError,)    # others come again at a repeated call
 
 def _errors():
     from torch._dynamo import exc, symbolic_convert
@@ -394,11 +389,10 @@ def _modes():
     return fakes, FakeCopyMode(fakes)
 
 def fake_modes() -> tuple[Any, Any]:
-    "Return a context in which operations compute without values, and one in which `deepcopy` makes such tensors"
-    for check in _CHECKS: check()       # inside, the first call would fail, and be remembered as failed
+    "Return contexts in which operations compute without values, and `deepcopy` makes such tensors"
+    for check in _CHECKS: check()       # inside, the first call would fail for good
     return _modes()
 
 def is_value_needed(e: BaseException) -> bool:
     "Return whether an operation failed because it needs the value of a tensor without values"
     return 'fake_tensor' in type(e).__module__ and isinstance(e, RuntimeError)
-

@@ -4,6 +4,7 @@ from .adapters import (
     nominal_batch_size, rng_states, same_state, set_rng_states, source, warm_up
 )
 from .passes import Pass, first_batch
+from .rows import RANDOM_SAMPLERS
 from .several import Loaders, sets_of
 from .loaders import TensorLoader, as_loader, is_shuffled, may_be_batched, prefetch, yields_new
 from .seeded import SeededAdapter, SeededLoader

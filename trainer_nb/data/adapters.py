@@ -27,16 +27,16 @@ from trainer_nb.base import (
 from .rows import RowPass, reads_rows
 
 # %% ../../nbs/data/01_adapters.ipynb #659ccf75
-_PLAIN = list, tuple        # loaders without attributes, for which some questions have a quick answer
+_PLAIN = list, tuple        # loaders without attributes: some questions have a quick answer
 
 def loader_generators(dl: Any) -> list[torch.Generator]:  # each once
     "Return the generators of a loader, its sampler and its batch sampler"
     if type(dl) in _PLAIN: return []
     found = []
     for o in each(dl):
-        batch_sampler = getattr(o, 'batch_sampler', None)
-        owners = o, getattr(o, 'sampler', None), batch_sampler, getattr(batch_sampler, 'sampler', None)
-        found += [g for owner in owners if (g := getattr(owner, 'generator', None)) is not None]
+        by = getattr(o, 'batch_sampler', None)
+        owners = o, getattr(o, 'sampler', None), by, getattr(by, 'sampler', None)
+        found += [getattr(owner, 'generator', None) for owner in owners]
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 RNG_STATE_KINDS = [(RNG_KINDS, [[torch.Tensor]])]      # for `check_kinds`
@@ -67,7 +67,8 @@ def _no_interrupt():
         return
     old = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})       # raises for a signal that came just before
+        # it raises for a signal that came just before
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally: signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
@@ -95,19 +96,20 @@ def end_workers(dl: Any) -> None:
 class Adapter:
     """How a pass reads one kind of loader; this kind is any iterable
 
-    A class of loaders names its kind in an attribute, `adapter = Kind`, where `Kind` is a subclass of this class.
+    A class of loaders names its kind in an attribute, `adapter = Kind`, a subclass of this class.
     """
     is_seeded = False       # random numbers that samples draw depend only on the pass and the index
-    is_partial = False      # it yields a part of each batch of its data, and another adapter the rest
+    is_partial = False      # it yields a part of each batch, and another loader the rest
     has_state = False       # the loader saves its own position
-    reads_again = False     # this position counts finished batches: what was read ahead is read again
-    can_seek = False        # a pass starts in the middle exactly, without reading the batches before
-    draws: tuple[str, ...] | None = None    # global generators from which a pass may draw; None: any of them
+    reads_again = False     # it counts finished batches: what was read ahead is read again
+    can_seek = False        # a pass starts in the middle without reading the batches before
+    draws: tuple[str, ...] | None = None    # generators from which a pass may draw; None: any
     parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
-    sets: dict[str, Any] = {}               # these, if each batch is of one of them: validation sets
+    sets: dict[str, Any] = {}               # these, if each batch is of one: validation sets
 
     def __init__(self, dl: Any):
-        self.dl = self.source = dl          # source: the loader inside, if this one changes its batches
+        self.dl = self.source = dl          # source: the loader inside, if this one wraps it
+        self.is_partial = getattr(dl, 'is_partial', self.is_partial)
 
     @property
     def length(self) -> int | None:
@@ -117,21 +119,21 @@ class Adapter:
 
     @property
     def is_exact(self) -> bool:
-        "Whether `length` is exact, as that of a list or of torch's samplers; others may be estimates"
+        "Whether `length` is exact, as that of a list or of torch's samplers, and no estimate"
         return isinstance(self.dl, DataLoader) and _is_counted(self.dl)
 
     @property
     def bs(self) -> Any:
-        "Number of samples in a full batch, or whatever a position depends on; None if the loader does not know it"
+        "Number of samples in a full batch, or whatever a position depends on; None if unknown"
         return getattr(self.dl, 'batch_size', getattr(self.dl, 'bs', None))
 
-    def open(self, n: int = 0, state: Any = None, first: Any = None, skip: bool = False) -> Iterator:
-        """Open a pass at batch `n`, in the same order if the RNG states are the same
-
-        `state` is the loader's own position, used instead if it has one. `first` holds the RNG states before
-        the first batch, None: those at this call. With `skip`, samples draw no random numbers, and workers need
-        not read the skipped ones. Raises ValueError if there are fewer batches.
-        """
+    def open(self,
+        n: int = 0,             # batches to skip
+        state: Any = None,      # the loader's own position, used instead if it has one
+        first: Any = None,      # RNG states before the first batch; None: those at this call
+        skip: bool = False,     # samples draw no random numbers: workers need not read skipped ones
+    ) -> Iterator:
+        "Open a pass, in the same order if the RNG states are the same; raises ValueError if it is shorter"
         if not n: return _open_pass(self.dl)
         try: return self._seek(n, first, skip)
         except StopIteration:
@@ -147,7 +149,8 @@ class Adapter:
             next(iterator)
             if perf_counter() - shown > 5:
                 shown = perf_counter()
-                print(f'reading the first batches of this pass again: {i + 1:,} of {n:,}', flush=True)
+                print(f'reading the first batches of this pass again: {i + 1:,} of {n:,}',
+                      flush=True)
         return iterator
 
     def wrap(self, iterator: Iterator) -> Iterator:
@@ -165,8 +168,8 @@ def _is_counted(dl):
     batches = dl.batch_sampler
     while hasattr(batches, 'batches'): batches = batches.batches
     samplers = [o for o in (batches, getattr(batches, 'sampler', dl.sampler)) if o is not None]
-    return all(isinstance(o, (list, tuple)) or type(o).__module__.startswith(('torch.utils.data', 'torchdata.'))
-               for o in samplers)
+    known = 'torch.utils.data', 'torchdata.'
+    return all(isinstance(o, (list, tuple)) or type(o).__module__.startswith(known) for o in samplers)
 
 # %% ../../nbs/data/01_adapters.ipynb #ff1f7adf
 class _ListAdapter(Adapter):
@@ -199,9 +202,9 @@ class _Ahead:
             if i == 0: before = rng_state()
         if before is not None and not same_state(before, rng_state()):
             warnings.warn(
-                f'{type(self.sampler).__name__} draws from the global random generators for each index, as the '
-                'training does: its order cannot be repeated, and the pass resumes with other samples. '
-                'Give the sampler its own generator', stacklevel=2)
+                f'{type(self.sampler).__name__} draws from the global random generators for each index, '
+                'as the training does: its order cannot be repeated, and the pass resumes with other '
+                'samples. Give the sampler its own generator', stacklevel=2)
 
 @contextmanager
 def _other_sampler(dl, sampler):
@@ -218,7 +221,7 @@ def _other_sampler(dl, sampler):
 
 # %% ../../nbs/data/01_adapters.ipynb #fdebd490
 def is_stock(dl: Any) -> bool:
-    "Return whether it is a torch `DataLoader` over a dataset with indices, or a subclass that iterates in the same way"
+    "Return whether it is a `DataLoader` over a dataset with indices that iterates as torch's own does"
     if not isinstance(dl, DataLoader) or type(dl).__iter__ is not DataLoader.__iter__: return False
     return not isinstance(dl.dataset, IterableDataset)
 
@@ -226,7 +229,8 @@ class StockAdapter(Adapter):
     "A loader for which `is_stock` is true"
     def __init__(self, dl: Any):
         super().__init__(dl)
-        self.can_seek = not dl.num_workers or self.is_seeded    # a worker's random numbers depend on what it has read
+        # a worker's random numbers depend on what it has read
+        self.can_seek = not dl.num_workers or self.is_seeded
 
     @property
     def draws(self) -> tuple[str, ...] | None:
@@ -240,7 +244,8 @@ class StockAdapter(Adapter):
             if first is not None: set_rng_states(first, self.dl)
             iterator.draw()
             return iterator
-        ahead = _Ahead(self.dl.sampler if self.dl.batch_sampler is None else self.dl.batch_sampler, n)
+        by = self.dl.batch_sampler
+        ahead = _Ahead(self.dl.sampler if by is None else by, n)
         with _other_sampler(self.dl, ahead):
             iterator = _open_pass(self.dl)
             if first is not None: set_rng_states(first, self.dl)
@@ -260,7 +265,7 @@ class StatefulAdapter(Adapter):
         "Open a pass at the loader's own position, or, without a `state`, as any iterable"
         if state is None: return super().open(n, None, first, skip)
         self.dl.load_state_dict(state)
-        restarts = getattr(self.dl, 'restart_on_stop_iteration', False)     # at the end, of torchdata's `Loader`
+        restarts = getattr(self.dl, 'restart_on_stop_iteration', False)     # torchdata's `Loader`
         if restarts: self.dl.restart_on_stop_iteration = False
         try: iterator = _open_pass(self.dl)
         finally:
@@ -268,7 +273,7 @@ class StatefulAdapter(Adapter):
         return self._opened_late(iterator) if isinstance(iterator, GeneratorType) else iterator
 
     def _opened_late(self, iterator):
-        "Yield from a generator, which opens the pass with its first batch: the seed of workers was drawn before"
+        "Yield from a generator, which opens the pass, and draws a seed, only with its first batch"
         lacks = isinstance(self.dl, DataLoader) and self.dl.generator is None
         if lacks: self.dl.generator = torch.Generator()
         try: first = [*islice(iterator, 1)]
@@ -283,7 +288,8 @@ def _kind_of(cls):  # None: the dataset decides
     "The adapter for a class of loaders that declares none"
     if issubclass(cls, (list, tuple, range)):
         return _PlainAdapter if cls.__iter__ in (list.__iter__, tuple.__iter__) else _ListAdapter
-    if all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict')): return StatefulAdapter
+    has_state = all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict'))
+    if has_state: return StatefulAdapter
     return None if issubclass(cls, DataLoader) else Adapter
 
 def adapter_of(dl: Any) -> Adapter:
@@ -306,7 +312,7 @@ def nominal_batch_size(dl: Any) -> int | None:
 
 # %% ../../nbs/data/01_adapters.ipynb #3f9782d5
 class WrapAdapter(Adapter):
-    "A loader that changes the batches of another one, its attribute `source`, in a method `wrap_iter`"
+    "A loader that changes the batches of another one, its `source`, in a method `wrap_iter`"
     def __init__(self, dl: Any):
         super().__init__(dl)
         inner = adapter_of(dl.source)
@@ -354,6 +360,6 @@ def _counting_epochs(dl):
 
 def set_epoch(dl: Any, epoch: int) -> None:
     "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it"
-    if not (counting := _counting_epochs(dl)): return
-    for o in counting: o.set_epoch(epoch)
-    if adapter_of(dl).is_seeded and _counting_epochs(dl.dataset): end_workers(dl)     # they hold copies of the dataset
+    for o in (counting := _counting_epochs(dl)): o.set_epoch(epoch)
+    has_copies = counting and adapter_of(dl).is_seeded      # of the dataset, in workers
+    if has_copies and _counting_epochs(dl.dataset): end_workers(dl)

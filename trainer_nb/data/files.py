@@ -26,8 +26,8 @@ def _files_in(where, endings):
     "Return the files in a folder and below, in order; or the paths in a list"
     if not isinstance(where, (str, PathLike)): found = [Path(o) for o in where]
     else:
-        inside = ((o, o.relative_to(where)) for o in sorted(Path(where).rglob('*')))
-        found = [o for o, name in inside if o.suffix.lower() in endings and not any(p[0] == '.' for p in name.parts)]
+        def is_hidden(path): return any(o[0] == '.' for o in path.relative_to(where).parts)
+        found = [o for o in sorted(Path(where).rglob('*')) if o.suffix.lower() in endings and not is_hidden(o)]
     if not found: raise FileNotFoundError(f'{where} holds no files that end in {listed(endings)}')
     return found
 
@@ -36,43 +36,72 @@ def _class_ids(files, labels):
     if labels is None: labels = [o.parent.name for o in files]
     elif callable(labels): labels = [labels(o) for o in files]
     labels = [str(o) for o in labels]
-    if len(labels) != len(files): raise ValueError(f'there are {len(labels)} labels for {len(files)} samples')
+    if len(labels) != len(files):
+        raise ValueError(f'there are {len(labels)} labels for {len(files)} samples')
     classes = sorted({*labels})
     if len(classes) < 2: raise ValueError(
-        f'all samples are of the class {classes[0]!r}: sort them into a folder for each class, or pass labels, '
-        'a list, or a function of the path of a file')
+        f'all samples are of the class {classes[0]!r}: sort them into a folder for each class, or '
+        'pass labels, a list, or a function of the path of a file')
     ids = {o: i for i, o in enumerate(classes)}
     return classes, torch.tensor([ids[o] for o in labels])
 
-def _strata(y): return None if y.bincount().min() < 2 else y       # a class of one sample is in one part alone
+def _strata(y): return None if y.bincount().min() < 2 else y    # one sample is in one part alone
 
 # %% ../../nbs/data/08_files.ipynb #f11e0009
 _IMAGES = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp'
 
-class Images(Prepared, Dataset):
-    """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or their masks of class ids, int64 (h, w)
+def _check_sizes(files):
+    "Refuse pictures that cannot be stacked, as far as the first ones tell"
+    from PIL import Image
+    for path in files[:100]:
+        with Image.open(path) as f: size = f.height, f.width
+        if path == files[0]: first = size
+        if size != first: raise ValueError(
+            f'{files[0].name} has (h, w) = {first}, and {path.name} {size}: pass a size for all, size={first}')
 
-    `Learner(model, images)` trains on them, and saves how they are read; `learn.predict([path])` reads new ones so.
+def _masks_of(files, folder):
+    "Return the mask of each picture"
+    found = {o.stem: o for o in _files_in(folder, _IMAGES)}
+    if lost := [o.name for o in files if o.stem not in found]: raise FileNotFoundError(
+        f'{folder} has no masks of {listed(lost[:3])}, {len(lost)} in all: a mask has the name of '
+        'its picture')
+    return [found[o.stem] for o in files]
+
+def _mask(path, size):
+    import numpy as np
+    from PIL import Image
+    with Image.open(path) as f:
+        ids = np.array(f.resize(size[::-1], Image.Resampling.NEAREST) if size else f)
+    if ids.ndim == 2: return torch.from_numpy(ids.astype('int64'))
+    raise ValueError(f'{path} holds colours, {ids.shape}: a mask holds a class id for each pixel')
+
+# %% ../../nbs/data/08_files.ipynb #0449b51c
+class Images(Prepared, Dataset):
+    """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)
+
+    `Learner(model, images)` trains on them, and saves how they are read; `learn.predict([path])`
+    reads new ones so.
     """
     kinds = {'classes': (None, [str]), 'size': (None, [int]), 'mode': str}
 
     def __init__(self,
         files: Any,                     # a folder; or a list of paths
-        labels: Any = None,             # classes: a list, or a function of a path; None: the names of the folders
-        valid: float | int = .2,        # fraction or number for validation, drawn at random, by class in proportion
+        labels: Any = None,             # classes: a list, or a function of a path; None: folders' names
+        valid: float | int = .2,        # fraction or number for validation, by class in proportion
         *,
-        masks: str | PathLike | None = None,        # instead of classes: a folder of masks, named as the pictures
-        classes: Sequence[str] | None = None,       # of the ids in masks
-        size: Sequence[int] | None = None,          # (h, w) to resize to; None: all are of one size
+        masks: str | PathLike | None = None,    # instead of classes: a folder of masks, named alike
+        classes: Sequence[str] | None = None,   # of the ids in masks
+        size: Sequence[int] | None = None,      # (h, w) to resize to; None: all are of one size
         mode: str = 'RGB',              # of PIL; 'L': one channel, of grey
         seed: int = 0,                  # of the random order
     ):                                  # raises FileNotFoundError or ValueError
-        if mode not in ('RGB', 'L', 'RGBA'): raise ValueError(f"mode is {mode!r}: expected 'RGB', 'L' or 'RGBA'")
-        self.files, self.mode, self.size = _files_in(files, _IMAGES), mode, None if size is None else [*size]
-        self.classes = None if classes is None else [*classes]
+        if mode not in ('RGB', 'L', 'RGBA'):
+            raise ValueError(f"mode is {mode!r}: expected 'RGB', 'L' or 'RGBA'")
+        self.files, self.mode = _files_in(files, _IMAGES), mode
+        self.size, self.classes = (None if o is None else [*o] for o in (size, classes))
         if masks is None: self.classes, self.targets = _class_ids(self.files, labels)
-        else: self.targets = self._masks_in(masks)
-        self._check_sizes()
+        else: self.targets = _masks_of(self.files, masks)
+        if size is None: _check_sizes(self.files)
         stratify = _strata(self.targets) if masks is None else None
         self.train, self.valid = split(self, valid, stratify=stratify, seed=seed)
 
@@ -80,7 +109,7 @@ class Images(Prepared, Dataset):
 
     def __getitem__(self, i):
         y = self.targets[i]
-        return self.read(self.files[i]), y if isinstance(y, Tensor) else self._mask(y)
+        return self.read(self.files[i]), y if isinstance(y, Tensor) else _mask(y, self.size)
 
     def read(self, path: str | PathLike) -> Tensor:     # float32 (channels, h, w) in [0, 1]
         "Read one picture"
@@ -94,69 +123,53 @@ class Images(Prepared, Dataset):
         "Read pictures, which need no class; those of one batch have one size"
         return torch.stack([self.read(o) for o in paths]),
 
-    def _mask(self, path):
-        import numpy as np
-        from PIL import Image
-        with Image.open(path) as f:
-            ids = np.array(f.resize(self.size[::-1], Image.Resampling.NEAREST) if self.size else f)
-        if ids.ndim != 2: raise ValueError(f'{path} holds colours, {ids.shape}: a mask holds a class id for each pixel')
-        return torch.from_numpy(ids.astype('int64'))
-
-    def _masks_in(self, folder):
-        "Return the mask of each picture"
-        found = {o.stem: o for o in _files_in(folder, _IMAGES)}
-        if lost := [o.name for o in self.files if o.stem not in found]: raise FileNotFoundError(
-            f'{folder} has no masks of {listed(lost[:3])}, {len(lost)} in all: a mask has the name of its picture')
-        return [found[o.stem] for o in self.files]
-
-    def _check_sizes(self):
-        "Refuse pictures that cannot be stacked, as far as the first ones tell"
-        from PIL import Image
-        for path in self.files[:100] if self.size is None else ():
-            with Image.open(path) as f: size = f.height, f.width
-            if path == self.files[0]: first = size
-            if size != first: raise ValueError(
-                f'{self.files[0].name} has (h, w) = {first}, and {path.name} {size}: pass a size for all, size={first}')
-
     def __repr__(self):
-        return f'Images({len(self.train)} + {len(self.valid)} pictures, {len(self.classes or ())} classes)'
+        n_classes = len(self.classes or ())
+        return f'Images({len(self.train)} + {len(self.valid)} pictures, {n_classes} classes)'
 
 # %% ../../nbs/data/08_files.ipynb #f11e000f
 def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
 
+def _read(source): return source.read_text(encoding='utf-8') if isinstance(source, Path) else source
+
+def _frequent(texts, most):
+    "Return the most frequent words, of those that at least two texts have"
+    counts: Counter = Counter()
+    for words in texts: counts.update(dict.fromkeys(words, 1))
+    return [o for o, n in counts.most_common(most) if n > 1]
+
+# %% ../../nbs/data/08_files.ipynb #43b4ec5e
 class Texts(Prepared):
     """Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word
 
-    `Learner(model, texts)` trains on them, and saves the words; `learn.predict(['a new text'])` uses them.
+    `Learner(model, texts)` trains on them, and saves the words, for `learn.predict(['a new text'])`.
     """
     kinds = {'classes': [str], 'words': [str], 'length': int}
 
     def __init__(self,
-        texts: Any,                 # a folder of .txt files, a list of paths, or a list of texts with their labels
-        labels: Any = None,         # classes: a list, or a function of a path; None: the names of the folders
-        valid: float | int = .2,    # fraction or number for validation, drawn at random, of each class in proportion
+        texts: Any,                 # a folder of .txt files, a list of paths, or of texts with labels
+        labels: Any = None,         # classes: a list, or a function of a path; None: folders' names
+        valid: float | int = .2,    # fraction or number for validation, of each class in proportion
         *,
-        n_words: int = 20_000,      # the most frequent words that get an id, of those that two training texts have
-        length: int = 512,          # words to which longer texts are cut; shorter ones are padded to the longest
+        n_words: int = 20_000,      # most frequent words that get an id, of those in two training texts
+        length: int = 512,          # words to which texts are cut; others are padded to the longest
         seed: int = 0,              # of the random order
     ):                              # raises FileNotFoundError or ValueError
-        is_text = not isinstance(texts, (str, PathLike)) and labels is not None and not callable(labels)
+        is_text = not (isinstance(texts, (str, PathLike)) or labels is None or callable(labels))
         sources = [*texts] if is_text else _files_in(texts, ('.txt',))
         self.classes, y = _class_ids(sources, labels)
-        read = [self._read(o) for o in sources]
-        (train, y_train), (valid, y_valid) = split((read, y), valid, stratify=_strata(y), seed=seed)
-        counts, found = Counter(), [_words(o) for o in train]
-        for o in found: counts.update([*dict.fromkeys(o)])
-        self.words: list[str] = ['', '[unknown]'] + [o for o, n in counts.most_common(n_words) if n > 1]
+        parts = split(([*map(_read, sources)], y), valid, stratify=_strata(y), seed=seed)
+        (train, y_train), (valid, y_valid) = parts
+        found = [*map(_words, train)]
+        self.words: list[str] = ['', '[unknown]', *_frequent(found, n_words)]
         self.length = min(length, max(map(len, found)))
         self.train, self.valid = (*self.inputs(train), y_train), (*self.inputs(valid), y_valid)
 
-    def _read(self, source): return source.read_text(encoding='utf-8') if isinstance(source, Path) else source
-
     def inputs(self, texts: Iterable[str | Path]) -> tuple[Tensor]:     # (n, length) int64
         "Number the words of texts, or of files, which need no class"
-        numbers, found = {o: i for i, o in enumerate(self.words)}, [_words(self._read(o))[:self.length] for o in texts]
-        return torch.tensor([[numbers.get(w, 1) for w in o] + [0]*(self.length - len(o)) for o in found]),
+        numbers = {o: i for i, o in enumerate(self.words)}
+        found = [[numbers.get(w, 1) for w in _words(_read(o))[:self.length]] for o in texts]
+        return torch.tensor([o + [0]*(self.length - len(o)) for o in found]),
 
     def decode(self, ids: Iterable[int]) -> str:
         "Return the words of ids, without padding"

@@ -14,16 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader, Dataset, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, default_collate
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from ..base import map_tensors, to_device
 from .adapters import Adapter, WrapAdapter, adapter_of, source
-from .several import Loaders, ValidSets, checked_loaders
+from .rows import RANDOM_SAMPLERS
+from .several import Loaders, ValidSets, checked_loaders, is_array
 
 # %% ../../nbs/data/04_loaders.ipynb #123798dd
-@cache      # one per device: torch uses freed memory again only on the stream for which it was taken
+@cache      # one per device: freed memory is used again only on its own stream
 def _side_stream(device): return torch.cuda.Stream(device)
 
 class SideStream:
@@ -50,7 +49,7 @@ class SideStream:
 
 # %% ../../nbs/data/04_loaders.ipynb #e8f8d762
 class Prefetched:
-    "A loader that copies batches to an accelerator while the accelerator works; it resumes like the loader inside"
+    "A loader that copies batches to an accelerator while it works; it resumes like the loader inside"
     adapter = WrapAdapter
 
     def __init__(self, dl: Any, device: torch.device): self.source, self.device = source(dl), device
@@ -66,7 +65,7 @@ def prefetch(
     dl: Any,  # any loader
     device: torch.device | str,  # destination of the batches
 ) -> Any:  # a loader of the same batches
-    "Copy the batches of a loader to a GPU while it works; for any other device, return `dl` unchanged"
+    "Copy a loader's batches to a GPU while it works; for any other device, return `dl` unchanged"
     device = torch.device(device)
     return Prefetched(dl, device) if device.type == 'cuda' else dl
 
@@ -92,26 +91,30 @@ def _shared(o):
     if isinstance(o, Tensor): return o
     if hasattr(o, 'to_numpy'): o = _numbers(o)
     if not hasattr(o, '__array__'): raise TypeError(
-        f'TensorLoader got a {type(o).__name__}: expected tensors or arrays, one by one, TensorLoader(x, y)')
-    if getattr(o, 'dtype', None) == object:
-        raise TypeError('an array has dtype object, not a numeric dtype: use x.astype("float32"), '
-                        'or stack its rows, np.stack(x)')
-    if getattr(getattr(o, 'dtype', None), 'kind', '') in ('U', 'S'): raise TypeError(
-        f'an array holds texts such as {str(o.flat[0])!r}: number classes, np.unique(y, return_inverse=True)[1]')
+        f'TensorLoader got a {type(o).__name__}: expected tensors or arrays, one by one, '
+        'TensorLoader(x, y)')
+    kind = getattr(getattr(o, 'dtype', None), 'kind', '')
+    if kind == 'O': raise TypeError(
+        'an array has dtype object, not a numeric dtype: use x.astype("float32"), or stack its rows, '
+        'np.stack(x)')
+    if kind in ('U', 'S'): raise TypeError(
+        f'an array holds texts such as {str(o.flat[0])!r}: number classes, '
+        'np.unique(y, return_inverse=True)[1]')
     with warnings.catch_warnings():     # batches are copies
         warnings.filterwarnings('ignore', message='The given NumPy array is not writable')
         return torch.as_tensor(o)
 
+# %% ../../nbs/data/04_loaders.ipynb #ee6ce7b3
 def _numbers(o):
     "The array of a data frame or a series; raises TypeError for columns that are not numeric"
     columns = dict(o.dtypes) if hasattr(o, 'columns') else {getattr(o, 'name', None): o.dtype}
-    wrong = [f'{name!r} ({kind})' for name, kind in columns.items() if getattr(kind, 'kind', 'O') not in 'biuf']
-    if wrong:
-        raise TypeError(
-            f'{type(o).__name__}: these columns are not numeric: {", ".join(wrong)}. Leave them out, '
-            'df.select_dtypes("number"), or encode them, pandas.get_dummies(df) or s.cat.codes')
-    res = o.to_numpy()
-    return res if res.dtype != object else o.to_numpy(dtype='float64', na_value=float('nan'))     # nullable columns
+    wrong = {name: o for name, o in columns.items() if getattr(o, 'kind', 'O') not in 'biuf'}
+    if wrong: raise TypeError(
+        f'{type(o).__name__}: these columns are not numeric: '
+        f'{", ".join(f"{name!r} ({kind})" for name, kind in wrong.items())}. Leave them out, '
+        'df.select_dtypes("number"), or encode them, pandas.get_dummies(df) or s.cat.codes')
+    res = o.to_numpy()      # objects: of nullable columns
+    return res if res.dtype != object else o.to_numpy(dtype='float64', na_value=float('nan'))
 
 # %% ../../nbs/data/04_loaders.ipynb #4fc41f9b
 BLOCK = 2**20  # bytes cut out of the data at once; a batch may be larger
@@ -122,7 +125,7 @@ class _TensorAdapter(Adapter):
 
     def __init__(self, dl: Any):
         super().__init__(dl)
-        if type(dl) is TensorLoader: self.draws = ('torch',)     # a subclass may draw from other generators
+        if type(dl) is TensorLoader: self.draws = ('torch',)     # a subclass may draw from others
 
     def _seek(self, n, first, skip): return self.dl.iter_from(n)
 
@@ -132,22 +135,24 @@ class TensorLoader:
     adapter: type[Adapter] = _TensorAdapter
 
     def __init__(self,
-        *tensors: Any,  # tensors or arrays, each (n, ...), which may be memory-mapped; batches are copies
+        *tensors: Any,  # tensors or arrays, each (n, ...), perhaps memory-mapped; batches are copies
         bs: int = 64,  # samples in a batch, ≥ 1
-        shuffle: bool = False,  # a new order in each pass, drawn as `torch.randperm(n, generator=generator)`
+        shuffle: bool = False,  # a new order in each pass, `torch.randperm(n, generator=generator)`
         drop_last: bool = False,  # leave out a last batch of fewer than `bs` samples
         generator: torch.Generator | None = None,  # of the order; None: torch's global one
-        device: torch.device | str | None = None,  # of the batches, copied to a GPU by a `SideStream`; None: the data's
+        device: torch.device | str | None = None,  # of batches, copied by a `SideStream`; None: the data's
         dtype: torch.dtype | None = None,  # to which float64 arrays are cast, batch by batch; None: no cast
     ):
         self.tensors = _checked(tensors, bs, generator)
         self.bs, self.shuffle, self.drop_last = bs, shuffle, drop_last
         self.generator, self.device = generator, None if device is None else torch.device(device)
         goes_to_gpu = self.device is not None and self.device.type == 'cuda'
-        self.is_far = goes_to_gpu and self.tensors[0].device.type == 'cpu'      # these copies make others needless
-        is_wide = [o.dtype == torch.float64 and not isinstance(t, Tensor) for o, t in zip(self.tensors, tensors)]
-        self.dtype = dtype if any(is_wide) and dtype not in (None, torch.float64) else None     # None: nothing to cast
-        self.dtypes = [self.dtype if wide and self.dtype else o.dtype for o, wide in zip(self.tensors, is_wide)]
+        self.is_far = goes_to_gpu and self.tensors[0].is_cpu    # these copies make others needless
+        self.dtype, self.dtypes = None, [o.dtype for o in self.tensors]     # None: nothing to cast
+        if dtype in (None, torch.float64): return
+        for k, o in enumerate(tensors):
+            is_wide = self.dtypes[k] == torch.float64 and not isinstance(o, Tensor)
+            if is_wide: self.dtype = self.dtypes[k] = dtype
 
     def __len__(self):
         n = len(self.tensors[0])
@@ -176,7 +181,7 @@ class TensorLoader:
         bs, n_bytes = self.bs, sum(o[:1].nbytes for o in self.tensors)
         end, most = min(len(self.tensors[0]), len(self)*bs), bs*max(BLOCK//(bs*n_bytes or 1), 1)
         for i in range(start*bs, end, most):
-            blocks = [self._block(k, order, i, min(i + most, end)) for k in range(len(self.tensors))]
+            blocks = [self._block(k, order, i, min(i + most, end)) for k in range(len(self.dtypes))]
             yield from zip(*[o.split(bs) for o in blocks])
 
     def _block(self, k, order, start, end):
@@ -190,7 +195,7 @@ class TensorLoader:
 def yields_new(dl: Any) -> bool:
     """Return whether each batch keeps its values after the loader yields the next one
 
-    True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or get batches from workers.
+    True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or have workers.
     """
     if type(dl) is not DataLoader: return type(dl) in (list, tuple, TensorLoader)
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
@@ -198,8 +203,8 @@ def yields_new(dl: Any) -> bool:
 # %% ../../nbs/data/04_loaders.ipynb #71d6b0b1
 def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
-    samplers = getattr(getattr(dl, 'batch_sampler', None), 'sampler', None), getattr(dl, 'sampler', None)
-    is_random = any(isinstance(o, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)) for o in samplers)
+    is_random = any(isinstance(getattr(o, 'sampler', None), RANDOM_SAMPLERS)
+                    for o in (dl, getattr(dl, 'batch_sampler', None)))
     return is_random or getattr(dl, 'shuffle', False) is True
 
 def may_be_batched(dl: Any) -> bool:
@@ -211,33 +216,36 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
               dtype: torch.dtype | None = None) -> Any:
     """Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`
 
-    A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind, with indices or
-    iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with `shuffle`) or `ValidSets`. Any other
-    loader is returned unchanged, and so are its batches: a step that writes to a list's batches in place changes the
-    list, as in a plain loop.
+    A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind,
+    with indices or iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with
+    `shuffle`) or `ValidSets`. Any other loader is returned unchanged, and so are its batches: a step
+    that writes to a list's batches in place changes the list, as in a plain loop.
     """
     if data is None: return None
     if isinstance(data, Mapping):
-        loaders = {name: as_loader(o, bs, shuffle, device, dtype) for name, o in checked_loaders(data).items()}
+        loaders = {name: as_loader(o, bs, shuffle, device, dtype)
+                   for name, o in checked_loaders(data).items()}
         return (Loaders if shuffle else ValidSets)(loaders)
-    if isinstance(data, tuple) and data and all(isinstance(o, Tensor) or hasattr(o, '__array__') for o in data):
+    if isinstance(data, tuple) and data and all(map(is_array, data)):
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
     if isinstance(data, IterableDataset):
         dl = DataLoader(data, batch_size=bs)
         dl.may_be_batched = True
         return dl
-    if isinstance(data, Dataset) or _is_hugging_face(data): return DataLoader(data, batch_size=bs, shuffle=shuffle)
-    if isinstance(data, Tensor) or hasattr(data, '__array__'):
-        raise TypeError(f'{type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), '
-                        'or (inputs,) for a step that needs no targets')
-    if not hasattr(data, '__iter__') and not hasattr(data, '__getitem__'):
-        raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
-                        f'got {type(data).__name__}')
-    return data
+    if isinstance(data, Dataset) or _is_hugging_face(data):
+        return DataLoader(data, batch_size=bs, shuffle=shuffle)
+    if is_array(data): raise TypeError(
+        f'{type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), or (inputs,) '
+        'for a step that needs no targets')
+    if hasattr(data, '__iter__') or hasattr(data, '__getitem__'): return data
+    raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
+                    f'got {type(data).__name__}')
 
 def _is_hugging_face(data):
-    "Return whether it is a Hugging Face dataset of tensors; raise TypeError for lists, which torch would transpose"
-    if not all(hasattr(data, o) for o in ('with_format', 'column_names', '__getitem__')): return False
+    "Return whether it is a Hugging Face dataset of tensors; raises TypeError for one of lists"
+    names = 'with_format', 'column_names', '__getitem__'
+    if not all(hasattr(data, o) for o in names): return False
     kind = getattr(data, 'format', {}).get('type')
     if kind in ('torch', 'numpy'): return True
-    raise TypeError(f'the dataset has the format {kind!r}, whose samples hold lists: pass data.with_format("torch")')
+    raise TypeError(      # torch would transpose them
+        f'the dataset has the format {kind!r}, whose samples hold lists: pass data.with_format("torch")')

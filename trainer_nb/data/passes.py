@@ -21,8 +21,8 @@ from trainer_nb.data.adapters import (
 )
 
 # %% ../../nbs/data/02_passes.ipynb #4fc6a165
-_PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object, 'was_ahead?': bool,
-               'kept?': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
+_PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object,
+               'was_ahead?': bool, 'kept?': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
 
 def _can_keep(batch):
     "Return whether a checkpoint can hold a batch unchanged"
@@ -38,9 +38,10 @@ def _compared(iterator, dl):
         yield batch
     are_same = len(found) == 2 and len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
     if are_same and any((o != o.flatten()[:1]).any() for o in found[0]): warnings.warn(
-        f'the first batches of two workers are the same: each of the {dl.num_workers} workers reads the whole '
-        f'{type(dl.dataset).__name__}, so that each sample comes {dl.num_workers} times. Choose the shard of each by '
-        'torch.utils.data.get_worker_info() in __iter__, or pass num_workers=1', stacklevel=2)
+        f'the first batches of two workers are the same: each of the {dl.num_workers} workers reads '
+        f'the whole {type(dl.dataset).__name__}, so that each sample comes {dl.num_workers} times. '
+        'Choose the shard of each by torch.utils.data.get_worker_info() in __iter__, or pass '
+        'num_workers=1', stacklevel=2)
     yield from iterator
 
 # %% ../../nbs/data/02_passes.ipynb #18f1e90e
@@ -58,7 +59,7 @@ class _Reader:
         "Read the rest from another loader of the same data"
         self.dl, self.adapter = dl, how or adapter_of(dl)
         self.iterator: Any = None
-        self.ahead: Any = []            # the next batches, if one was read or put back; None: there is none
+        self.ahead: Any = []            # next batches, read or put back; None: there is none
 
     def _timed(self, iterator):
         "Yield from an iterator, and time it"
@@ -93,7 +94,7 @@ class _Reader:
 
     @property
     def at_end(self) -> bool:
-        "Whether the last batch has been read; reading this property may read the next batch, which the pass keeps"
+        "Whether the last batch has been read; this may read the next one, which the pass keeps"
         start = perf_counter()
         if self.ahead == [] and self.adapter.has_state: self.at_ahead = self.adapter.state(self.iterator, 0)
         try: return not self._has_next()
@@ -101,18 +102,18 @@ class _Reader:
 
 # %% ../../nbs/data/02_passes.ipynb #881797d7
 class Pass(_Reader):
-    "One resumable pass over a loader: close it in the middle, and continue in this or another process"
+    "One resumable pass over a loader: close it in the middle, and continue here or elsewhere"
     def __init__(self, dl: Any):
         super().__init__(dl)
         self.n = 0              # finished batches, counted by the user of the pass
-        self.epoch: int | None = None       # argument of `set_epoch` when the pass is opened; None: no call
+        self.epoch: int | None = None       # argument of `set_epoch` at the opening; None: no call
         self.opened: Any = None # (clock, `wait_s`) when this pass, or the rest of it, was opened
         self.start: Any = None  # RNG states when the pass was opened
         self.first: Any = None  # RNG states before the first batch, for one of several loaders
         self.was_warm = False   # whether the loader had workers when the pass was opened
         self.loader: Any = None # the loader's own position, from another process
         self.was_ahead = False  # whether the next batch had been read when the pass was closed
-        self.kept: list | None = None   # that batch, from another process: read again, it may draw other random numbers
+        self.kept: list | None = None   # that batch, from another process: read again, it may differ
         self.skip = False       # samples draw no random numbers: workers need not read them again
 
     def __iter__(self) -> Iterator:  # at batch `n`
@@ -120,8 +121,9 @@ class Pass(_Reader):
         if self.iterator is None: self.iterator = self._open()
         self.wait_s += perf_counter() - self.opened[0]      # workers take a while to start
         iterator = self.iterator if self.is_sized and not self.ahead else self._walk()
-        if not self.n and getattr(self.dl, 'num_workers', 0) > 1 and isinstance(self.dl.dataset, IterableDataset):
-            iterator = _compared(iterator, self.dl)     # each worker reads a copy of the dataset
+        has_copies = getattr(self.dl, 'num_workers', 0) > 1     # of the dataset: each worker has one
+        if has_copies and not self.n and isinstance(self.dl.dataset, IterableDataset):
+            iterator = _compared(iterator, self.dl)
         return self._timed(self.wrap(iterator))
 
     def _open(self):
@@ -154,17 +156,18 @@ class Pass(_Reader):
         "Return what another process needs to resume this pass"
         how, is_open = self.adapter, self.iterator is not None
         loader, was_ahead, kept = self.loader, self.was_ahead, self.kept
-        if is_open and how.reads_again: loader, was_ahead, kept = how.state(self.iterator, self.n), False, None
+        if is_open and how.reads_again:
+            loader, was_ahead, kept = how.state(self.iterator, self.n), False, None
         elif is_open:
-            was_ahead, kept = self.ahead != [], [o for o in (self.ahead or [])[:1] if _can_keep(o)] or None
-            loader = self._position()
+            loader, was_ahead = self._position(), self.ahead != []
+            kept = [o for o in (self.ahead or [])[:1] if _can_keep(o)] or None
         if how.is_partial: kept = None
         return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': loader,
                 'was_ahead': was_ahead, 'kept': kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Resume where another pass over the same data stopped"
-        for k, v in check_kinds(state, _PASS_KINDS, 'the state of a pass').items(): setattr(self, k, v)
+        vars(self).update(check_kinds(state, _PASS_KINDS, 'the state of a pass'))
 
     def close(self) -> None:
         "End the worker processes of an unfinished pass"

@@ -36,7 +36,8 @@ class _SeededData(Dataset):
 class _SeededBatches:
     "Batches of `(seed of the pass, index)`"
     def __init__(self, batches, generator):
-        self.batches, self.generator, self.sampler = batches, generator, getattr(batches, 'sampler', None)
+        self.batches, self.generator = batches, generator
+        self.sampler = getattr(batches, 'sampler', None)
 
     def __len__(self): return len(self.batches)
 
@@ -44,6 +45,7 @@ class _SeededBatches:
         seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
         for batch in self.batches: yield [(seed, i) for i in batch]
 
+# %% ../../nbs/data/06_seeded.ipynb #cadde6b6
 @contextmanager
 def _seeded(key):
     "Draw random numbers that depend only on `key`; restore the global RNG states afterwards"
@@ -62,9 +64,10 @@ def _seeded(key):
 # %% ../../nbs/data/06_seeded.ipynb #fdf3f4d3
 def _default_workers():  # int in [0, 8]
     "Choose the number of worker processes for this machine"
-    method = multiprocessing.get_start_method(allow_none=True)      # plain `get_start_method()` would fix the default
+    method = multiprocessing.get_start_method(allow_none=True)      # without it, the default is fixed
     if (method or multiprocessing.get_all_start_methods()[0]) != 'fork': return 0
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    has_affinity = hasattr(os, 'sched_getaffinity')
+    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return min(n_cores - 1, 8)
 
 class _Calm:
@@ -95,21 +98,22 @@ class SeededLoader(DataLoader):
         *,
         drop_last: bool = False,  # leave out a last batch of fewer samples
         generator: torch.Generator | None = None,  # of orders and seeds; None: torch's global one
-        num_workers: int | None = None,  # worker processes; None: one fewer than cores, at most 8; 0 without fork
-        persistent_workers: bool | None = None,  # keep the workers between passes; None: yes, if there are any
-        pin_memory: bool | None = None,  # copy batches into pinned memory; None: if there is an accelerator
+        num_workers: int | None = None,  # None: one fewer than cores, at most 8; 0 without fork
+        persistent_workers: bool | None = None,  # keep workers between passes; None: if there are any
+        pin_memory: bool | None = None,  # pin batches' memory; None: if there is an accelerator
         worker_init_fn: Callable[[int], Any] | None = None,  # called in each worker with its number
         **kwargs: Any,  # other arguments of `DataLoader`
     ):
         if isinstance(dataset, IterableDataset):
             raise TypeError('SeededLoader needs a dataset with indices: an IterableDataset has none')
-        stock = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
-                           generator=generator)
-        if stock.batch_sampler is None: raise ValueError('SeededLoader makes batches: it does not take batch_size=None')
+        by = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
+                        generator=generator).batch_sampler
+        if by is None: raise ValueError('SeededLoader makes batches: it does not take batch_size=None')
         if num_workers is None: num_workers = _default_workers()
         if persistent_workers is None: persistent_workers = num_workers > 0
         if pin_memory is None: pin_memory = has_accelerator()
-        seeds = torch.Generator()       # for torch's seeds of workers, which must not change the order
-        super().__init__(_SeededData(dataset), batch_sampler=_SeededBatches(stock.batch_sampler, generator),
-                         generator=seeds, num_workers=num_workers, persistent_workers=persistent_workers,
-                         pin_memory=pin_memory, worker_init_fn=_Calm(worker_init_fn), **kwargs)
+        super().__init__(
+            _SeededData(dataset), batch_sampler=_SeededBatches(by, generator),
+            generator=torch.Generator(),    # of workers' seeds, which must not change the order
+            num_workers=num_workers, persistent_workers=persistent_workers, pin_memory=pin_memory,
+            worker_init_fn=_Calm(worker_init_fn), **kwargs)

@@ -21,18 +21,21 @@ def _numbers(name, labels, n):
     labels = labels.tolist() if hasattr(labels, 'tolist') else list(labels)
     labels = [o[0] if isinstance(o, list) and len(o) == 1 else o for o in labels]
     try: numbers = {o: i for i, o in enumerate(dict.fromkeys(labels))}
-    except TypeError: raise TypeError(f'{name} needs one label for each sample, (n,): it holds lists') from None
+    except TypeError:
+        raise TypeError(f'{name} needs one label for each sample, (n,): it holds lists') from None
     return torch.tensor([numbers[o] for o in labels])
 
 def _classes(parts, stratify, n):
     "(n,) int64: class numbers of samples; None to ignore them"
     if stratify is None: return None
-    is_pairs = stratify is True and isinstance(parts[-1], list) and isinstance(parts[-1][0], (tuple, list))
-    if is_pairs and len(parts[-1][0]) > 1: stratify = [o[-1] for o in parts[-1]]        # of samples (x, y)
-    res = _numbers('stratify', parts[-1] if stratify is True else stratify, n)
-    if res.max() >= max(n//2, 1): raise ValueError(
-        f'stratify has {int(res.max()) + 1} values in {n} samples: expected classes, with several samples each')
-    return res
+    if stratify is True:
+        stratify = parts[-1]
+        is_pairs = isinstance(stratify, list) and isinstance(stratify[0], (tuple, list))
+        if is_pairs and len(stratify[0]) > 1: stratify = [o[-1] for o in stratify]  # of (x, y)
+    res = _numbers('stratify', stratify, n)
+    if res.max() < max(n//2, 1): return res
+    raise ValueError(f'stratify has {int(res.max()) + 1} values in {n} samples: expected classes, '
+                     'with several samples each')
 
 def _by_class(order, classes, n_valid):
     "An order whose first `n_valid` samples hold each class in proportion"
@@ -43,10 +46,11 @@ def _by_class(order, classes, n_valid):
     wanted[(shares - wanted).argsort(descending=True, stable=True)[:rest]] += 1
     ranks, sorted_ = torch.empty(n, dtype=torch.long), classes[order].argsort(stable=True)
     starts = counts.cumsum(0) - counts
-    ranks[sorted_] = torch.arange(n) - starts[classes[order][sorted_]]      # place among the samples of its class
+    ranks[sorted_] = torch.arange(n) - starts[classes[order][sorted_]]      # place in its class
     is_valid = ranks < wanted[classes[order]]
     return torch.cat([order[is_valid], order[~is_valid]])
 
+# %% ../../nbs/data/05_split.ipynb #e0f46de8
 def _rows(o, idx):
     "Samples of data"
     if isinstance(o, Tensor): return o[idx.to(o.device)]
@@ -58,11 +62,12 @@ def _rows(o, idx):
 def _parts(name, data):
     "The parts of data, and their number of samples"
     parts = data if isinstance(data, tuple) else (data,)
-    if not parts or not all(hasattr(o, '__len__') and hasattr(o, '__getitem__') for o in parts): raise TypeError(
-        f'{name} got a {type(data).__name__}: expected a tuple of tensors or arrays, or data with a length and indices')
-    sizes = {len(o) for o in parts}
-    if len(sizes) > 1: raise ValueError(f'the parts hold {[len(o) for o in parts]} samples: they must agree')
-    return parts, sizes.pop()
+    if not parts or not all(hasattr(o, '__len__') and hasattr(o, '__getitem__') for o in parts):
+        raise TypeError(f'{name} got a {type(data).__name__}: expected a tuple of tensors or arrays, '
+                        'or data with a length and indices')
+    sizes = [len(o) for o in parts]
+    if len({*sizes}) == 1: return parts, sizes[0]
+    raise ValueError(f'the parts hold {sizes} samples: they must agree')
 
 def _divided(data, parts, is_valid):
     "Training and validation data"
@@ -72,27 +77,30 @@ def _divided(data, parts, is_valid):
 
 # %% ../../nbs/data/05_split.ipynb #36b00538
 def split(
-    data: Any,  # tuple of tensors, arrays, data frames; one of these; a list of samples; or a dataset with indices
-    valid: float | int = .2,  # fraction of the samples for validation, float in (0, 1), or their number, int
+    data: Any,  # tuple of tensors, arrays, data frames; one of these; list of samples; or dataset
+    valid: float | int = .2,  # fraction for validation, float in (0, 1), or number of samples, int
     stratify: Any = None,  # class of each sample, (n,); True: the last entry of a tuple
     seed: int = 0,  # of the random order
-) -> tuple[Any, Any]:  # training and validation data, of the same kind as `data`; datasets as `Subset`s
-    "Split data into training and validation data at random, the same way each time; raises ValueError or TypeError"
+) -> tuple[Any, Any]:  # training and validation data, of the kind of `data`; datasets as `Subset`s
+    "Split data at random, the same way each time; raises ValueError or TypeError"
     parts, n = _parts('split', data)
     n_valid = round(valid*n) if isinstance(valid, float) else valid
-    if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n: raise ValueError(
-        f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a number, with samples left for training')
+    if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n:
+        raise ValueError(f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a '
+                         'number, with samples left for training')
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    if (classes := _classes(parts, stratify, n)) is not None: order = _by_class(order, classes, n_valid)
+    classes = _classes(parts, stratify, n)
+    if classes is not None: order = _by_class(order, classes, n_valid)
     is_valid = torch.zeros(n, dtype=torch.bool)
     is_valid[order[:n_valid]] = True
     return _divided(data, parts, is_valid)
 
 # %% ../../nbs/data/05_split.ipynb #f01d0002
 def _fold_of_groups(numbers, order, k):
-    "(n,) int64: fold of each sample; the largest group first, each into the fold with the fewest samples"
+    "(n,) int64: fold of each sample; the largest group first, each into the smallest fold"
     counts, sizes = torch.bincount(numbers), [0]*k
-    if len(counts) < k: raise ValueError(f'there are {len(counts)} groups for {k} folds: each needs one')
+    if len(counts) < k:
+        raise ValueError(f'there are {len(counts)} groups for {k} folds: each needs one')
     fold_of = torch.empty_like(counts)
     first = numbers[order].tolist()         # the seed decides between groups of one size
     for g in sorted(dict.fromkeys(first), key=lambda g: -counts[g]):
@@ -108,11 +116,12 @@ def folds(
     groups: Any = None,  # group of each sample, (n,), which no fold divides; not with `stratify`
     seed: int = 0,  # of the random order
 ) -> Iterator[tuple[Any, Any]]:  # k pairs of training and validation data, as of `split`
-    "Divide data k times, so that each sample is in the validation data once; raises ValueError or TypeError"
+    "Divide data k times: each sample is in validation data once; raises ValueError or TypeError"
     parts, n = _parts('folds', data)
     if isinstance(k, bool) or not isinstance(k, int) or not 2 <= k <= n: raise ValueError(
         f'k is {k!r} for {n} samples: expected a number of folds, from 2 to {n}')
-    if stratify is not None and groups is not None: raise ValueError('folds takes either stratify or groups')
+    if stratify is not None and groups is not None:
+        raise ValueError('folds takes either stratify or groups')
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     classes, fold_of = _classes(parts, stratify, n), torch.empty(n, dtype=torch.long)
     if classes is not None:

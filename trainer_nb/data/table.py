@@ -8,7 +8,7 @@ __all__ = ['Prepared', 'Table', 'TableNet']
 # %% ../../nbs/data/07_table.ipynb #b1488aca
 import warnings
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Self
 
 import torch
@@ -36,19 +36,20 @@ def _ids(column, values, first):
 
 def _numbers(column):
     "Return a column as float64, with nan in the gaps"
-    kind = column.dtype.kind
-    try: res = None if kind in 'mM' else torch.from_numpy(column.to_numpy('float64', na_value=float('nan')).copy())
-    except (TypeError, ValueError): res = None
-    if res is None: raise TypeError(
+    try:
+        if column.dtype.kind in 'mM': raise TypeError       # dates would become nanoseconds
+        res = torch.from_numpy(column.to_numpy('float64', na_value=float('nan')).copy())
+    except (TypeError, ValueError): raise TypeError(
         f'column {column.name!r} holds {column.dtype}: expected numbers. Make numbers of it, such as '
-        f'df[{column.name!r}].dt.month of a date, or leave it out, df.drop(columns={column.name!r})')
-    if res.isinf().any(): raise ValueError(f'column {column.name!r} holds an infinite number: make a gap of it')
-    return res
+        f'df[{column.name!r}].dt.month of a date, or leave it out, df.drop(columns={column.name!r})'
+    ) from None
+    if not res.isinf().any(): return res
+    raise ValueError(f'column {column.name!r} holds an infinite number: make a gap of it')
 
 # %% ../../nbs/data/07_table.ipynb #97e9a5ed
 class Prepared:
-    "What prepares new samples as those of training: by the attributes in `kinds`, which JSON can hold"
-    kinds: dict[str, Any] = {}
+    "What prepares new samples as those of training: by the attributes in `kinds`, as JSON"
+    kinds: dict[str, Any] = {}      # attribute, private or not → its kind, for `check_kinds`
     train: Any
     valid: Any
 
@@ -62,27 +63,31 @@ class Prepared:
 
     def state_dict(self) -> dict[str, Any]:
         "Return how samples are prepared, which JSON can hold"
-        return {k: getattr(self, k) for k in self.kinds}
+        return {k.lstrip('_'): getattr(self, k) for k in self.kinds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Prepare samples as the one with this state"
-        check_kinds(state, self.kinds, f'the state of {type(self).__name__}')
-        vars(self).update(state)
+        kinds = {k.lstrip('_'): o for k, o in self.kinds.items()}
+        check_kinds(state, kinds, f'the state of {type(self).__name__}')
+        for k in self.kinds: setattr(self, k, state[k.lstrip('_')])
 
 # %% ../../nbs/data/07_table.ipynb #c69c32e9
 class Table(Prepared):
     """A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training
 
-    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)` trains on it, and
-    saves what it learned from the training rows; `learn.predict(df)` uses it.
+    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)`
+    trains on it, and saves what it learned from the training rows; `learn.predict(df)` uses it.
     """
+    kinds = {'categories': {str: [_PLAIN]}, '_numbers': {str: [float]}, '_gaps': [str],
+             '_targets': {str: (None, [_PLAIN])}, '_is_single': bool}
+
     def __init__(self,
         df: Any,                        # data frame of pandas, with a row for each sample
-        targets: str | Iterable[str],   # column to predict, (n,); or a list of them, (n, n_targets). Numbers: float32;
-                                        # categories: class ids, int64
-        valid: Any = .2,    # fraction or number of rows for validation, drawn at random; or a data frame of its own
+        targets: str | Iterable[str],   # column to predict, (n,); or a list of them, (n, n_targets).
+                                        # Numbers: float32; categories: class ids, int64
+        valid: Any = .2,    # fraction or number of rows for validation, at random; or a data frame
         *,
-        categories: Iterable[str] = (),     # columns of numbers to treat as categories, such as an hour or a class id
+        categories: Iterable[str] = (),     # columns of numbers to treat as categories, such as hours
         seed: int = 0,      # of the random order
     ):                      # raises TypeError or ValueError
         _check_frame(df)
@@ -90,13 +95,14 @@ class Table(Prepared):
         self._is_single = isinstance(targets, str)
         targets, categories = [targets] if self._is_single else [*targets], {*categories}
         _check_columns(df, [*targets, *categories])
-        found = {k: _values(train[k]) if k in categories or train[k].dtype.kind in 'Ob' else None for k in df.columns}
-        self._targets = {k: found.pop(k) for k in targets}      # column → its classes; None for numbers
+        def is_category(k): return k in categories or train[k].dtype.kind in 'Ob'
+        found = {k: _values(train[k]) if is_category(k) else None for k in df.columns}
+        self._targets = {k: found.pop(k) for k in targets}      # column → classes; None: numbers
         self.categories = {k: v for k, v in found.items() if v is not None}     # column → its values
-        numbers = {k: _numbers(train[k]) for k, v in found.items() if v is None}
-        self._numbers = {k: _scale(k, x[~x.isnan()]) for k, x in numbers.items()}   # column → mean, deviation
-        self._gaps = [k for k, x in numbers.items() if x.isnan().any()]
         _warn_of_names(self.categories, len(train))
+        numbers = {k: _numbers(train[k]) for k, v in found.items() if v is None}
+        self._numbers = {k: _scale(k, x[~x.isnan()]) for k, x in numbers.items()}   # mean, deviation
+        self._gaps = [k for k, x in numbers.items() if x.isnan().any()]
         self.train: tuple = self.tensors(train)     # (ids, numbers, target), as `Learner` takes it
         self.valid: tuple = self.tensors(valid)
 
@@ -108,7 +114,7 @@ class Table(Prepared):
 
     @property
     def n_numbers(self) -> int:
-        "How many numbers a row has: the columns of numbers, and a mark for each of these that has gaps"
+        "How many numbers a row has: the columns of numbers, and a mark for each that has gaps"
         return len(self._numbers) + len(self._gaps)
 
     @property
@@ -121,18 +127,20 @@ class Table(Prepared):
         "The classes of the target, by id; None of numbers"
         return next(iter(self._targets.values()))
 
-    def inputs(self, df: Any) -> tuple[Tensor, ...]:    # ids (n, n_categories) int64, numbers (n, n_numbers) float32
+    def inputs(self, df: Any) -> tuple[Tensor, ...]:    # (n, n_categories) int64, (n, n_numbers) float32
         "Prepare rows, which need no target; leaves out ids or numbers where no column has them"
         _check_frame(df)
         _check_columns(df, [*self.categories, *self._numbers])
-        ids = [_ids(df[k], v, 1) for k, v in self.categories.items()]
-        for (k, v), o in zip(self.categories.items(), ids):
+        ids = [_ids(df[k], values, 1) for k, values in self.categories.items()]
+        for (k, values), o in zip(self.categories.items(), ids):
             if len(o) and not o.any() and df[k].notna().all(): warnings.warn(
-                f'no value of column {k!r} is among those of training, {v[:3]}: is it of another type?', stacklevel=2)
+                f'no value of column {k!r} is among those of training, {values[:3]}: is it of '
+                'another type?', stacklevel=2)
         raw = {k: _numbers(df[k]) for k in self._numbers}
-        scaled = [((x - mean)/std).nan_to_num(0.) for x, (mean, std) in zip(raw.values(), self._numbers.values())]
-        numbers = scaled + [raw[k].isnan() for k in self._gaps]
-        return tuple(torch.stack(o, 1).to(kind) for o, kind in ((ids, torch.int64), (numbers, torch.float32)) if o)
+        numbers = [((raw[k] - m)/std).nan_to_num(0.) for k, (m, std) in self._numbers.items()]
+        numbers += [raw[k].isnan() for k in self._gaps]
+        kinds = (ids, torch.int64), (numbers, torch.float32)
+        return tuple(torch.stack(o, 1).to(kind) for o, kind in kinds if o)
 
     def tensors(self, df: Any) -> tuple[Tensor, ...]:
         "Prepare rows with their targets"
@@ -142,29 +150,16 @@ class Table(Prepared):
             f'the targets {list(self._targets)} mix classes and numbers: make a Table for each kind')
         return *self.inputs(df), targs[0] if self._is_single else torch.stack(targs, 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        "Return what was learned, which JSON can hold"
-        return {'categories': self.categories, 'numbers': self._numbers, 'gaps': self._gaps,
-                'targets': self._targets, 'is_single': self._is_single}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Prepare rows as the table with this state"
-        check_kinds(state, _KINDS, 'the state of Table')
-        self.categories, self._numbers, self._gaps = state['categories'], state['numbers'], state['gaps']
-        self._targets, self._is_single = state['targets'], state['is_single']
-
     def __repr__(self):
         n = f'{len(self.train[-1])} + {len(self.valid[-1])} rows: ' if self.train else ''
         return (f'Table({n}{len(self.categories)} categories, {len(self._numbers)} numbers, '
                 f'{len(self._gaps)} of them with gaps → {", ".join(self._targets)})')
 
-_KINDS = {'categories': {str: [_PLAIN]}, 'numbers': {str: [float]}, 'gaps': [str],
-          'targets': {str: (None, [_PLAIN])}, 'is_single': bool}
-
 # %% ../../nbs/data/07_table.ipynb #0d188311
 def _check_frame(df):
     if not hasattr(df, 'iloc') or getattr(df, 'ndim', 0) != 2: raise TypeError(
-        f'Table got a {type(df).__name__}: expected a data frame of pandas; of one row, pd.DataFrame([row])')
+        f'Table got a {type(df).__name__}: expected a data frame of pandas; of one row, '
+        'pd.DataFrame([row])')
     names = df.columns.tolist()
     if wrong := [o for o in names if not isinstance(o, str) or names.count(o) > 1]:
         raise ValueError(f'column {wrong[0]!r} needs a name of its own, a string')
@@ -176,15 +171,16 @@ def _check_columns(df, names):
 
 def _scale(name, x):
     "Return mean and deviation of the numbers that a column has"
-    if not len(x): raise ValueError(f'column {name!r} is empty in the training rows: leave it out')
+    if not len(x):
+        raise ValueError(f'column {name!r} is empty in the training rows: leave it out')
     return [x.mean().item(), x.std().item() if x.min() < x.max() else 1.]
 
 def _warn_of_names(categories, n):
     "Warn of a category whose values hardly ever come twice"
     for k, v in categories.items():
         if len(v) > max(n//2, 20): warnings.warn(
-            f'column {k!r} has {len(v)} values in {n} rows: as a category it tells nothing about new rows. '
-            'Leave it out, or make it coarser', stacklevel=3)
+            f'column {k!r} has {len(v)} values in {n} rows: as a category it tells nothing about '
+            'new rows. Leave it out, or make it coarser', stacklevel=3)
 
 def _target(column, classes):
     "Prepare a target: numbers, or class ids"
@@ -193,13 +189,14 @@ def _target(column, classes):
         f'{n} rows have no target {column.name!r}: drop them, df.dropna(subset=[{column.name!r}])')
     if classes is not None and (y < 0).any():
         strange = column[(y < 0).numpy()].iloc[0]
-        raise ValueError(f'the target {column.name!r} has the class {strange!r}, which no training row has: '
-                         'split with stratify, split(df, stratify=df.target), and pass Table(train, ..., valid=valid)')
+        raise ValueError(
+            f'the target {column.name!r} has the class {strange!r}, which no training row has: split '
+            'with stratify, split(df, stratify=df.target), and pass Table(train, ..., valid=valid)')
     return y
 
 # %% ../../nbs/data/07_table.ipynb #7ab1e002
 class TableNet(nn.Module):
-    "An embedding for each category of a table, beside its numbers, and linear layers: (n, n_out), or (n,) for one"
+    "An embedding for each category, beside the numbers, and linear layers: (n, n_out), (n,) for one"
     def __init__(self,
         table: Table,           # whose `sizes` and `n_numbers` it has
         n_out: int | None = None,           # outputs; None: as many as classes, or as targets
@@ -211,7 +208,7 @@ class TableNet(nn.Module):
         for o in self.embeddings: nn.init.normal_(o.weight, std=.1)
         self.n_out = n_out or len(table.classes or table.targets)
         sizes = [sum(width for n, width in table.sizes) + table.n_numbers, *widths]
-        hidden = [(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in zip(sizes, sizes[1:])]
+        hidden = [(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairwise(sizes)]
         self.layers = nn.Sequential(*chain.from_iterable(hidden), nn.Linear(sizes[-1], self.n_out))
 
     def forward(self, *inputs: Tensor) -> Tensor:       # of `Table.inputs`: ids, numbers, or both

@@ -20,49 +20,52 @@ from ..data import end_workers
 from trainer_nb.loop import (
     Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, rank_state, trained
 )
-from .averages import Averages, average_gradients
 from .first_step import first_step
 from .sharding import shard
-from .fsdp import Sharded
-from .group import REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
-from .plugin import INSTEAD, check_kwargs, check_plugin
+from .fsdp import INSTEAD, Sharded, check_kwargs, check_plugin
+from trainer_nb.parallel.group import (
+    REASONS, Agreement, Averages, Processes, Requests, average_gradients, check_same, forget, is_lost
+)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
 def _make_world(accelerator, kwargs):
-    "Return the `World` for the processes that Accelerate has found, with shards if a plugin asks for them"
+    "Return the `World` of the processes that Accelerate has found, sharded if a plugin asks for it"
     from accelerate import FullyShardedDataParallelPlugin
     plugin = kwargs.get('fsdp_plugin') or getattr(accelerator.state, 'fsdp_plugin', None)
-    is_wanted = os.environ.get('ACCELERATE_USE_FSDP') == 'true'     # which Accelerate ignores on the CPU
+    is_wanted = os.environ.get('ACCELERATE_USE_FSDP') == 'true'     # Accelerate ignores it on a CPU
     if plugin is None and is_wanted: plugin = FullyShardedDataParallelPlugin()
-    n, device, config = accelerator.num_processes, accelerator.device, kwargs.get('parallelism_config')
+    n, device = accelerator.num_processes, accelerator.device
     if plugin is not None: check_plugin(plugin)
     if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
-        raise ImportError(f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: pip install -U torch')
+        raise ImportError(f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: '
+                          'pip install -U torch')
     if n == 1: return World()
     if plugin is None: return Processes(device)
-    if config is None: return Sharded(device, plugin)
+    if (config := kwargs.get('parallelism_config')) is None: return Sharded(device, plugin)
     copies, size = config.dp_replicate_size, config.dp_shard_size
-    if copies*size != n: raise ValueError(
-        f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, for '
-        f'{copies*size} processes, but there are {n}')
-    return Sharded(device, plugin, copies)
+    if copies*size == n: return Sharded(device, plugin, copies)
+    raise ValueError(f'parallelism_config has dp_replicate_size={copies} and dp_shard_size={size}, '
+                     f'for {copies*size} processes, but there are {n}')
 
 def _check_hooks(learn, kind):
     "Refuse hooks that do not fit together, and other ways to start processes"
     if learn.provider('precision') is not None: raise ValueError(
-        "AMP and Accelerate both choose the precision: take AMP out, and use Accelerate(mixed_precision='bf16')")
+        'AMP and Accelerate both choose the precision: take AMP out, and use '
+        "Accelerate(mixed_precision='bf16')")
     if kind not in ('NO', 'MULTI_CPU', 'MULTI_GPU', 'MULTI_XPU', 'MULTI_NPU', 'FSDP'):
-        raise NotImplementedError(f'Accelerate was started as {kind}: run `accelerate config` again. {INSTEAD}')
+        raise NotImplementedError(
+            f'Accelerate was started as {kind}: run `accelerate config` again. {INSTEAD}')
     if learn.world.is_sharded and learn.provider('compilation') is not None:
         raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
 
 def _check_metrics(metrics, size):
     "Refuse metrics that cannot be merged, after the first batch has shown what else is wrong"
     for m in metrics:
-        if m.is_object and not callable(getattr(m.f, 'merge_state', None)) and not hasattr(m.f, 'sync_on_compute'):
-            raise ValueError(f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: '
-                             'give it merge_state(others), which adds the states of the metric on the other processes, '
-                             'or use torchmetrics')
+        merges = callable(getattr(m.f, 'merge_state', None)) or hasattr(m.f, 'sync_on_compute')
+        if m.is_object and not merges: raise ValueError(
+            f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: give it '
+            'merge_state(others), which adds the states of the metric on the other processes, or use '
+            'torchmetrics')
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #267cfda0
 class _LossWeight:
@@ -74,12 +77,14 @@ class _LossWeight:
     def take(self, learn):
         "Take the weight of the loss just computed, and sum it over the ranks"
         n, world = loss_weight(learn.result), learn.world
-        if n is None: self.n, world.weight = world.n, world.total
-        else:
-            n = to_device(n, learn.device) if isinstance(n, Tensor) else torch.full((), n, device=learn.device)
-            if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
-            self.n, world.weight = n, n.detach().clone()
-            dist.all_reduce(world.weight)
+        if n is None:
+            self.n, world.weight = world.n, world.total
+            return
+        device = learn.device
+        n = to_device(n, device) if isinstance(n, Tensor) else torch.full((), n, device=device)
+        if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
+        self.n, world.weight = n, n.detach().clone()
+        dist.all_reduce(world.weight)
 
     def scaled(self, loss, world): return loss*world.weight/_or_one(self.n)
 
@@ -88,7 +93,7 @@ class _LossWeight:
         return self.n*world.size/_or_one(world.weight)
 
     def average(self, learn, loss):
-        "Return the loss of the whole batch, for optimizers that compare losses: all ranks must agree"
+        "Return the loss of the whole batch, for optimizers that compare losses: ranks must agree"
         loss = loss.detach()*self.factor(learn.world)
         dist.all_reduce(loss)
         return loss.div_(learn.world.size)
@@ -96,20 +101,67 @@ class _LossWeight:
 def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1  # to divide by
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
+class _Comparisons:
+    "The comparisons of the first batch of each phase of a fit with what one process computes"
+    def __init__(self, dls=()):     # loaders with `shards`; none: nothing is compared
+        self.left = {True, False} if dls else set()     # phases (training or not) to be compared
+        self.sums = set()           # (training, optimizer's name) of losses that are sums
+        self.is_running = False     # a comparison weighs its losses itself
+        for dl in dls: dl.shards.wants = True
+
+    def run(self, learn, precision):
+        "Compare the batch of this step, the first one of its phase"
+        training = learn.training
+        if not training and learn.fitting.valid is None: return     # learn.validate()
+        dl = learn.train_dl if training else learn.valid_dl
+        def average(params):
+            if not learn.world.is_sharded: average_gradients(params, learn.world.size, {})
+        self.left.remove(training)
+        self.is_running = True
+        try: sums = first_step(learn, dl, average, precision)
+        finally: self.is_running, dl.shards.kept = False, None
+        self.sums |= {(training, name) for name in sums}
+
+    def found_sum(self, learn):
+        "Return whether the loss just computed is a sum over samples"
+        is_yielded = learn.phase.loss_params is not None
+        return (learn.training, learn.phase.opt_names[0] if is_yielded else None) in self.sums
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #7b344b38
+def _shard_loaders(learn, world):
+    "Shard the loaders, and the open passes of a fit that is resumed"
+    learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
+    fit = learn.fitting
+    if fit.rng_states is None or world.size == 1: return
+    for phase, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
+        if phase is None: continue
+        phase.pass_.read_from(dl)
+        several = phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]
+        for sums in several: sums.world = world
+
+def _check_size(size, now):
+    "Refuse to resume a fit of `size` processes in another number of them; None: not known"
+    if size in (None, now): return
+    advice = '' if size == 1 else f'. From a notebook: learn.launch({size})'
+    raise RuntimeError(f'this fit was stopped in {size} process{"" if size == 1 else "es"}, and can '
+                       f'only be resumed in as many, not in {now}{advice}')
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #53b3f9d2
 _WHOLE = (
-    'the step uses weights that are sharded now: they are gathered when the model is called, or a module that is a '
-    'unit of its own. Call the model, or name the classes of what the step calls: FullyShardedDataParallelPlugin('
-    "fsdp_version=2, auto_wrap_policy='transformer_based_wrap', transformer_cls_names_to_wrap=[...])")
+    'the step uses weights that are sharded now: they are gathered when the model is called, or a '
+    'module that is a unit of its own. Call the model, or name the classes of what the step calls: '
+    "FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='transformer_based_wrap', "
+    'transformer_cls_names_to_wrap=[...])')
 
 @unproven('HSDP')
 @unproven('Sharded checkpoints')
 class Accelerate(Hook):
     """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
 
-    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`, `kwargs_handlers=[...]`; and
-    `fsdp_plugin`, for a model that is too large for one device, with
-    `parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4)` if not all ranks share its shards.
-    In a single process it changes nothing.
+    Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`,
+    `kwargs_handlers=[...]`; and `fsdp_plugin`, for a model that is too large for one device, with
+    `parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4)` if not all ranks
+    share its shards. In a single process it changes nothing.
     """
     unique, in_dry_run, provides = True, False, ('ranks',)
     ord, runs_before = -35, ('NaNGuard', 'GradNorm', 'GradClip')
@@ -117,19 +169,16 @@ class Accelerate(Hook):
 
     def __init__(self,
         *,
-        check: bool = True,     # compare the first batches with what one process computes; raises ValueError
+        check: bool = True,     # compare the first batches with one process; raises ValueError
         **kwargs: Any,          # of `accelerate.Accelerator`
     ):                          # raises ImportError without accelerate
         check_kwargs(kwargs)
         needed('accelerate', 'Accelerate', 'distributed')
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
-        self.parts = self.size = None   # own state of each rank when a fit was stopped; world size then
-        self.checks = check
-        self.uncompared = set()         # phases (training or not) whose first batch is still to be compared
-        self.sums = set()               # (training, optimizer's name) of losses that are sums
+        self.parts = self.size = None   # each rank's state when a fit was stopped; world size then
+        self.checks, self.compared = check, _Comparisons()
         self.gradients = None           # `Averages` of this fit
         self.weight = _LossWeight()     # of this rank's loss
-        self.is_comparing = False       # a batch is compared; the comparison weighs its losses
         self.are_mergeable = False      # the metrics of this fit were checked
 
     @property
@@ -171,7 +220,11 @@ class Accelerate(Hook):
         elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type:
             move(learn, device)
         learn.state.num_processes = world.size
-        self._shard(learn)
+        if learn.fitting.rng_states is None: self.parts = self.size = None
+        else: _check_size(self.size, world.size)
+        _shard_loaders(learn, world)
+        dls = [o for o in (learn.train_dl, learn.valid_dl) if o is not None]
+        self.compared = _Comparisons(dls if self.checks and world.size > 1 else ())
         if world.size == 1:
             yield
             return
@@ -181,33 +234,14 @@ class Accelerate(Hook):
         learn.is_main, learn.requests = not world.rank, Requests()
         with world.around(learn), learn.added_hooks(Agreement(world)): yield
 
-    def _shard(self, learn):
-        "Shard the loaders, and the open passes of a fit that is resumed"
-        fit, world = learn.fitting, self.world
-        is_resumed = fit.rng_states is not None
-        if not is_resumed: self.parts = self.size = None
-        if is_resumed and self.size not in (None, world.size):
-            there = f'{self.size} process{"" if self.size == 1 else "es"}'
-            advice = '' if self.size == 1 else f'. From a notebook: learn.launch({self.size})'
-            raise RuntimeError(
-                f'this fit was stopped in {there}, and can only be resumed in as many, not in {world.size}{advice}')
-        learn.train_dl, learn.valid_dl = shard(learn.train_dl, world), shard(learn.valid_dl, world)
-        self.uncompared, self.sums = {True, False} if self.checks and world.size > 1 else set(), set()
-        for dl in learn.train_dl, learn.valid_dl:
-            if self.uncompared and dl is not None: dl.shards.wants = True
-        if not is_resumed or world.size == 1: return
-        for phase, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
-            if phase is None: continue
-            phase.pass_.read_from(dl)
-            for sums in phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]: sums.world = world
-
     def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"
         self.size, self.parts = self.world.size, self.world.gather(rank_state(learn, learn.fitting))
 
     def state_dict(self) -> dict[str, Any]:
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
-        return {} if self.parts is None or self.world.size > 1 else {'size': self.size, 'parts': self.parts}
+        if self.parts is None or self.world.size > 1: return {}
+        return {'size': self.size, 'parts': self.parts}
 
     def take_state(self, state: dict[str, Any]) -> None:
         super().take_state({'size': None, 'parts': None, **state})
@@ -218,28 +252,18 @@ class Accelerate(Hook):
 
     def precision(self, learn: Learner) -> AbstractContextManager[Any]:
         "Return the context manager for a step; `learn.predict` also uses it outside a fit"
-        if self.accelerator is not None:
-            return nullcontext() if self.accelerator.mixed_precision == 'no' else self.accelerator.autocast()
-        is_mixed = self.kwargs.get('mixed_precision') == 'bf16'
-        return torch.autocast(learn.device.type, torch.bfloat16) if is_mixed else nullcontext()
+        outside = self.kwargs.get('mixed_precision') or 'no'
+        kind = outside if self.accelerator is None else self.accelerator.mixed_precision
+        if kind == 'no': return nullcontext()
+        if self.accelerator is not None: return self.accelerator.autocast()
+        return torch.autocast(learn.device.type, torch.bfloat16)
 
     def before_step(self, learn: Learner) -> None:
         if self.gradients is not None: self.gradients.is_averaged = False
-        if learn.training in self.uncompared: self._compare(learn)
+        if learn.training in self.compared.left:
+            self.compared.run(learn, lambda: self.precision(learn))
         if not self.are_mergeable: _check_metrics(learn.metrics, self.world.size)
         self.are_mergeable = True
-
-    def _compare(self, learn):
-        training = learn.training
-        if not training and learn.fitting.valid is None: return     # learn.validate()
-        dl = learn.train_dl if training else learn.valid_dl
-        def average(params):
-            if not self.world.is_sharded: average_gradients(params, self.world.size, {})
-        self.uncompared.remove(training)
-        self.is_comparing = True
-        try: sums = first_step(learn, dl, average, lambda: self.precision(learn))
-        finally: self.is_comparing, dl.shards.kept = False, None
-        self.sums |= {(training, name) for name in sums}
 
     def do_step(self, learn: Learner, nxt: Any, model: Any) -> None:
         if learn.training and self.gradients.may_wrap: model = self.gradients.wrapped(model)
@@ -252,15 +276,14 @@ class Accelerate(Hook):
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
     def after_loss(self, learn: Learner) -> None:
-        is_yielded = learn.phase.loss_params is not None
-        added = bool(self.sums) and (learn.training, learn.phase.opt_names[0] if is_yielded else None) in self.sums
-        if self.world.size == 1 or not (learn.training or added): return
+        is_sum = bool(self.compared.sums) and self.compared.found_sum(learn)
+        if self.world.size == 1 or not (learn.training or is_sum): return
         self.weight.take(learn)
-        self.weight.is_sum = added and is_summed(learn)     # then it is recorded per sample
-        if added and not self.weight.is_sum: learn.loss = self.weight.scaled(learn.loss, learn.world)
+        self.weight.is_sum = is_sum and is_summed(learn)     # then it is recorded per sample
+        if is_sum and not self.weight.is_sum: learn.loss = self.weight.scaled(learn.loss, learn.world)
 
     def do_backward(self, learn: Learner, nxt: Any, loss: Any) -> None:
-        if self.world.size == 1 or self.is_comparing: return nxt(loss)
+        if self.world.size == 1 or self.compared.is_running: return nxt(loss)
         weight = self.weight.factor(learn.world)
         if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
         with self.world.backward(learn): nxt(loss)

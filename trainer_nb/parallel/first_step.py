@@ -13,11 +13,11 @@ from itertools import chain, count
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer_nb.base import (
     BATCH_NORMS, DispatchMode, batch_size, local, map_tensors, rng_state, schema, sees_operations,
-    set_seed, to_device
+    set_seed, tensors_in, to_device
 )
 from ..data import rng_states, same_state, set_rng_states
 from trainer_nb.loop import (
@@ -64,7 +64,7 @@ class Constant(DispatchMode):
 def _apart(learn, precision):
     "Compute a step without hooks, random numbers or batch statistics, and leave no trace of it"
     roots = trained(learn)
-    modules = list(chain(*(o.modules() for o in roots)))
+    modules = [*nn.ModuleList(roots).modules()]
     reshard(modules)
     with without_hooks(learn) as twin:
         learn.world.share_modules(roots)     # each rank has batch statistics of its own
@@ -89,7 +89,7 @@ def _losses(learn, batch):
 def _backward(learn, loss):
     if not learn.training: return
     def is_own(h): return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
-    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]    # may make gradients of their own
+    own = [h for h in learn.hooks if isinstance(h, LambdaHook) or is_own(h)]    # may make gradients
     do_backward = Calls(own).wrap('do_backward', learn.do_backward, learn)
     with learn.world.backward(learn): do_backward(loss)
 
@@ -97,7 +97,7 @@ def _params(learn): return [*chain.from_iterable(map(parameters, learn.opts.valu
 
 # %% ../../nbs/parallel/04_first_step.ipynb #6095eea5
 def _pieces(learn, dl, few):
-    "Return (shard, its samples), (whole batch, its samples); with `few`, the whole is as large as a shard"
+    "Return (shard, its samples), (whole batch, its samples); `few`: the whole is as large as a shard"
     world, kept, before = learn.world, dl.shards.kept, rng_states(dl)
     is_indices = hasattr(dl, 'collate_fn')      # of a stock `DataLoader`
     total = len(kept) if is_indices else batch_size(kept)
@@ -113,35 +113,36 @@ def _pieces(learn, dl, few):
 
 # %% ../../nbs/parallel/04_first_step.ipynb #507e51c6
 _LIKELY = {
-    'error': 'the whole batch passes, but a shard of it does not: {error}. Dimension 0 of the batch is cut: '
-             'is it something other than the samples, such as one graph, or time?',
-    'first': 'the model sets weights in its first forward, from the batch that it gets: call it on a batch before',
-    'padding': 'samples are padded to the longest one of their shard, not of the batch, and the padding counts: '
-               'mask it, or pad all batches to one length',
-    'rows': 'what the model returns for a sample depends on the others along dimension 0, which is cut: '
-            'is that time, or a single graph, or are samples compared with one another?',
-    'loss': 'the loss is not a mean over samples: if it is a mean over something else (tokens, class weights), '
-            "return its weight as 'n' from the step; if it compares samples of a batch, it needs "
-            "them all"}
+    'error': 'the whole batch passes, but a shard of it does not: {error}. Dimension 0 of the batch '
+             'is cut: is it something other than the samples, such as one graph, or time?',
+    'first': 'the model sets weights in its first forward, from the batch that it gets: call it on a '
+             'batch before',
+    'padding': 'samples are padded to the longest one of their shard, not of the batch, and the '
+               'padding counts: mask it, or pad all batches to one length',
+    'rows': 'what the model returns for a sample depends on the others along dimension 0, which is '
+            'cut: is that time, or a single graph, or are samples compared with one another?',
+    'loss': 'the loss is not a mean over samples: if it is a mean over something else (tokens, class '
+            "weights), return its weight as 'n' from the step; if it compares samples of a batch, it "
+            'needs them all'}
 
 def _refuse(learn, reason, found, error=''):
     "Refuse what several processes cannot train as one would, with a reason, a key of _LIKELY"
     what = 'training' if learn.training else 'validation'
     raise ValueError(
-        f'{what} in {learn.world.size} processes would differ from one process, as this batch shows: {found}. '
-        f'Probably {_LIKELY[reason].format(error=error)}. Train in one process, or change the step; '
-        'Accelerate(check=False) trains without this comparison')
+        f'{what} in {learn.world.size} processes would differ from one process, as this batch shows: '
+        f'{found}. Probably {_LIKELY[reason].format(error=error)}. Train in one process, or change '
+        'the step; Accelerate(check=False) trains without this comparison')
 
 def _combined(learn, losses, weights, whole, reason, tol):
-    "Return whether losses of shards must be added, not averaged; raises ValueError if neither is right"
+    "Return whether losses of shards must be added, not averaged; raises ValueError if neither fits"
     def is_near(a, scale): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
     total = sum(weights)
     mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
     size = max(abs(whole), *map(abs, losses))
     if is_near(mean, size): return False
     if is_near(sum(losses), max(size, sum(map(abs, losses)))): return True
-    _refuse(learn, reason, f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean of the shards '
-                           f'({sum(losses):.6g} as their sum)')
+    _refuse(learn, reason, f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean of '
+                           f'the shards ({sum(losses):.6g} as their sum)')
 
 # %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
 class _Comparison:
@@ -162,15 +163,15 @@ class _Comparison:
             self.sets_weights = sums != _sums(learn)
 
     def next_loss(self, steps, k):
-        "Return the next loss of a step, its weight, and what each rank has: loss, weight, name, likely trouble"
+        "Return the next loss of a step, its weight, and what each rank has, for messages, too"
         item, error = None, None
         try: item = next(steps, None)
         except Exception as e: error = f'{type(e).__name__}: {e}'
         name, loss, weight = item or (None, None, None)
         if weight is None: weight = self.n
         else: weight = float(weight) if self.n else 0
-        mine = {'name': name, 'loss': None if loss is None else loss.item(), 'weight': weight, 'error': error,
-                'whole': self.losses[k:k + 1], 'reason': self.likely()}
+        mine = {'name': name, 'loss': None if loss is None else loss.item(), 'weight': weight,
+                'error': error, 'whole': self.losses[k:k + 1], 'reason': self.likely()}
         return loss, weight, self.learn.world.all_gather(mine)
 
     def likely(self):  # key of _LIKELY
@@ -181,7 +182,7 @@ class _Comparison:
 
     def rows_differ(self):
         mine, whole, (first, end) = self.twin.pred, self.pred, bounds(self.total, self.learn.world)
-        if not (isinstance(mine, Tensor) and isinstance(whole, Tensor) and mine.ndim and whole.ndim): return False
+        if not all(isinstance(o, Tensor) and o.ndim for o in (mine, whole)): return False
         if not self.n or (len(mine), len(whole)) != (self.n, self.total): return False
         rows, mine = whole[first:end].detach(), mine.detach()
         if rows.shape != mine.shape: return True
@@ -210,8 +211,9 @@ class _Comparison:
             if not learn.training: return sums
             average(_params(learn))
             pairs = [(_flat(a), _flat(p.grad)) for a, p in zip(self.grads, _params(learn))]
-        squares = torch.stack([torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs]).sum(0)
-        far, near = world.first((world.sum(squares) if world.is_sharded else squares).sqrt().tolist())
+        squares = sum(torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs)
+        if world.is_sharded: squares = world.sum(squares)
+        far, near = world.first(squares.sqrt().tolist())
         if far > self.tol*near + 1e-6*max(1., *map(abs, self.losses)): _refuse(
             learn, reason, f'the gradient in one process has norm {near:.6g}, '
                            f'but that of the shards differs from it by {far:.6g}')
@@ -219,10 +221,7 @@ class _Comparison:
 
 def _sums(learn): return [str(local(p).detach().sum().item()) for p in _params(learn)]
 
-def _shapes(batch):
-    res = []
-    map_tensors(lambda t: res.append(t.shape[1:]), batch)
-    return res
+def _shapes(batch): return [t.shape[1:] for t in tensors_in(batch)]
 
 def _flat(g):
     if g is None: return torch.zeros((), dtype=torch.float64)
@@ -231,15 +230,15 @@ def _flat(g):
 
 # %% ../../nbs/parallel/04_first_step.ipynb #999dedbb
 def first_step(learn: Learner, dl: Any, average: Callable, precision: Callable) -> set[str | None]:
-    """Compare loss and gradients of a sharded batch with those of the whole batch; raises ValueError
+    """Compare loss and gradients of a sharded batch with those of the whole; raises ValueError
 
-    `dl`: a loader with `shards` that kept a batch; `average(params)` averages gradients over all ranks;
-    `precision()` makes the context manager of a step. Return the names of optimizers whose loss is a sum,
-    None for that of a step without yield.
+    `dl`: a loader with `shards` that kept a batch; `average(params)` averages gradients over all
+    ranks; `precision()` makes the context manager of a step. Return the names of optimizers whose
+    loss is a sum, None for that of a step without yield.
     """
-    dtypes = {p.dtype for p in learn.model.parameters()}
+    halves = {p.dtype for p in learn.model.parameters()} & {torch.float16, torch.bfloat16}
     tol = .001 if learn.device.type == 'cpu' else .01
-    if dtypes & {torch.float16, torch.bfloat16} or not isinstance(precision(), nullcontext): tol = .05
+    if halves or not isinstance(precision(), nullcontext): tol = .05
     for few in False, True:
         try: comparison = _Comparison(learn, dl, precision, tol, few)
         except Exception: comparison = None     # out of memory; the step raises others

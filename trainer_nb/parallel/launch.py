@@ -23,8 +23,9 @@ from .accelerate import Accelerate, accelerate_hook
 from .group import forget, is_lost
 
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
-_SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a file, and '
-          'run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook Accelerate)')
+_SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a '
+          'file, and run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook '
+          'Accelerate)')
 
 def _check_fork(n_procs, on_cpu):
     "Check that this process can be forked into others that train"
@@ -42,8 +43,9 @@ def _check_fork(n_procs, on_cpu):
         f'launch of {n_procs} processes on {n} {kind} device{"" if n == 1 else "s"}: '
         'ask for as many as there are, or use the CPU with the hook Accelerate(cpu=True)')
     if _tried(lambda: torch.zeros(1, device=kind), 60) != 0: raise RuntimeError(
-        f'a process that was forked from this one cannot use {kind}: something here has asked for its devices, as '
-        f'torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before launch, or {_SHELL}')
+        f'a process that was forked from this one cannot use {kind}: something here has asked for its '
+        f'devices, as torch.{kind}.is_available() does. Restart the kernel, do not use {kind} before '
+        f'launch, or {_SHELL}')
 
 def try_fork(timeout_s: float = 20) -> None:
     "Check that a forked process can take a training step in time; raises RuntimeError"
@@ -121,7 +123,8 @@ def _ends_here(note):
     try: yield
     except TrainingInterrupted: pass
     except BaseException as e:
-        error = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e), 'text': traceback.format_exc()}
+        error = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e),
+                 'text': traceback.format_exc()}
     finally:
         note.write_text(json.dumps(error), encoding='utf-8')
         sys.stdout.flush()
@@ -164,7 +167,7 @@ def _why_one(i, code, home):
 def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
     """Run the block as one of `n` ranks, which wait `timeout_s` for one another
 
-    `home`: folder for the rendezvous, new and seen by all ranks; None: by the environment (`torchrun`).
+    `home`: folder for the rendezvous, new and seen by all; None: by the environment (`torchrun`).
     `on_cpu`: whether all messages are tensors on the host.
     """
     forget()
@@ -185,6 +188,7 @@ def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu
             if dist.is_initialized(): dist.destroy_process_group()  # waiting ranks get an error
             forget()
 
+# %% ../../nbs/parallel/06_launch.ipynb #4ec8edc9
 @contextmanager
 def _environment(n, rank):
     "Set the variables that Accelerate reads; it connects to nothing, as there is a process group"
@@ -210,7 +214,7 @@ def _release(e):
 # %% ../../nbs/parallel/06_launch.ipynb #44a1ee6c
 @contextmanager
 def forked(n: int, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
-    """Run the block in this process and in others forked from it, which end with it; raises ProcessFailed
+    """Run the block here and in processes forked from this one, which end with it; raises ProcessFailed
 
     `n`, `timeout_s`, `on_cpu`: as for `as_rank`.
     """
@@ -231,11 +235,11 @@ def forked(n: int, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
 # %% ../../nbs/parallel/06_launch.ipynb #d8c47414
 def launch(
     learn: Learner,
-    n_procs: int,                       # ≥ 1: processes, this one too; each has one accelerator, or one CPU thread
-    n_epochs: int | None = None,        # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
+    n_procs: int,                       # ≥ 1: processes, with this one; one accelerator or CPU thread each
+    n_epochs: int | None = None,        # as for `fit`; without it and `max_steps`: resume a stopped fit
     *,
     hooks: Hook | Sequence[Hook] = (),  # hooks for this fit alone
-    timeout_s: float = 300,             # seconds ≥ 1 after which a process that does not answer counts as lost
+    timeout_s: float = 300,             # seconds ≥ 1 after which a silent process counts as lost
     **kwargs: Any,                      # other arguments of `fit`
 ) -> History:
     """Train in several processes, with the result in this one

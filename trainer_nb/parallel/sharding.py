@@ -13,14 +13,14 @@ from copy import copy
 from typing import Any
 from zlib import crc32
 
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, SequentialSampler
 
 from trainer_nb.base import (
     batch_code, batch_size, end_processes, forget_iterator, map_tensors, rng_state, set_rng_state
 )
 from trainer_nb.data import (
-    Adapter, SeededAdapter, StockAdapter, TensorLoader, adapter_of, is_stock, length, rng_states, same_state,
-    set_rng_states, sets_of
+    RANDOM_SAMPLERS, Adapter, SeededAdapter, StockAdapter, TensorLoader, adapter_of, is_stock, length,
+    rng_states, same_state, set_rng_states, sets_of
 )
 from ..loop import World
 
@@ -31,6 +31,7 @@ def bounds(total: int, world: World) -> tuple[int, int]:
     first = world.rank*share + min(world.rank, more)
     return first, first + share + (world.rank < more)
 
+# %% ../../nbs/parallel/02_sharding.ipynb #17de50de
 class BatchShards:
     "The shards of this rank: which samples of each batch belong to it"
     def __init__(self, world: World):
@@ -41,7 +42,7 @@ class BatchShards:
         self.kept = None        # this batch, or its indices
 
     def cut(self, i: int, total: int, batch: Any = None) -> tuple[int, int]:
-        """Choose this rank's samples of the `total` in batch `i`, and record their number: (first, end)
+        """Choose this rank's samples of the `total` in batch `i`, and record how many: (first, end)
 
         There is at least one. `batch`, or its indices, is kept if it is wanted.
         """
@@ -59,14 +60,15 @@ class BatchShards:
         return self.odd.get(i, self.usual)
 
     def compare(self, name: str, i: int, n: int, code: int) -> None:
-        "Refuse a loader whose batch `i` has another number of samples, or another code, on another rank"
+        "Refuse a loader whose batch `i` has another number of samples or code on another rank"
         if self.world.is_same(f'{i} {n} {code}'): return
         ns = self.world.all_gather(n)
         found = 'chooses other samples' if len({*ns}) == 1 else f'has {", ".join(map(str, ns))} samples'
         raise ValueError(
-            f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same whole batches '
-            'everywhere, of which each process takes its shard. Leave out a DistributedSampler, hold the same data, '
-            'and draw from a seed, or from the global RNGs of Python, numpy or torch, which are set alike')
+            f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same '
+            'whole batches everywhere, of which each process takes its shard. Leave out a '
+            'DistributedSampler, hold the same data, and draw from a seed, or from the global RNGs of '
+            'Python, numpy or torch, which are set alike')
 
 # %% ../../nbs/parallel/02_sharding.ipynb #13954e8f
 _GLOBAL = 'python', 'numpy', 'torch'     # the global RNGs from which a loader may draw
@@ -100,8 +102,6 @@ class _Drawn:
 def _nothing_drawn(iterator): return next(iterator, None)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #1ee2a3e9
-_DRAWN_AT_ONCE = RandomSampler, SubsetRandomSampler, WeightedRandomSampler    # as a pass opens
-
 def _is_compared(i): return not i & (i - 1)      # 0, 1, 2, 4, 8, ...
 
 def _index_code(batch, code=0):
@@ -121,7 +121,8 @@ class _ShardedBatches:
 
     def __iter__(self):
         is_plain = type(self.batches) is BatchSampler and type(self.sampler) is SequentialSampler
-        is_stock = type(self.batches) is BatchSampler and type(self.sampler) in _DRAWN_AT_ONCE
+        # these draw as a pass opens
+        is_stock = type(self.batches) is BatchSampler and type(self.sampler) in RANDOM_SAMPLERS
         with nullcontext() if is_plain else _together(self.shards.world, self.dl):
             batches = iter(self.batches)
             batch = next(batches, None)     # the order is drawn at the first one
@@ -136,12 +137,11 @@ class _ShardedBatches:
         self.shards.compare(name, i, 0, code)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
-class _TensorShards(TensorLoader.adapter):
-    is_partial, draws = True, ('torch',)
+class _TensorShards(TensorLoader.adapter): draws = 'torch',
 
 class ShardedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
-    adapter = _TensorShards
+    adapter, is_partial = _TensorShards, True
 
     def __init__(self, dl: TensorLoader, shards: BatchShards):
         vars(self).update(vars(dl), shards=shards)
@@ -173,7 +173,7 @@ def cut_batch(x: Any, first: int, end: int) -> Any:
 
 # %% ../../nbs/parallel/02_sharding.ipynb #a41c2354
 class _IterableShards(Adapter):
-    is_partial = can_seek = True
+    can_seek = True
 
     @property
     def is_exact(self): return adapter_of(self.dl.dl).is_exact
@@ -183,7 +183,7 @@ class _IterableShards(Adapter):
 
 class ShardedIterable:
     "A loader that reads whole batches from any loader, and cuts them"
-    adapter = _IterableShards
+    adapter, is_partial = _IterableShards, True
 
     def __init__(self, dl: Any, shards: BatchShards): self.dl, self.shards = dl, shards
 
@@ -191,6 +191,7 @@ class ShardedIterable:
 
     def __iter__(self): return _Pass(self, 0)
 
+# %% ../../nbs/parallel/02_sharding.ipynb #c812423f
 class _Pass:
     def __init__(self, shared, start):
         dl, world = shared.dl, shared.shards.world
@@ -216,23 +217,21 @@ class _Pass:
         return cut_batch(batch, *shards.cut(self.i - 1, n, batch))
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
-class _StockShards(StockAdapter): is_partial = True
-
-class _SeededShards(SeededAdapter): is_partial = True
-
 def shard(dl: Any, world: World) -> Any:
-    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` itself with one rank"
+    "Return a loader of this rank's shard of each batch, with its `shards`; `dl` for one rank"
     if dl is None or world.size == 1: return dl
     if sets := sets_of(dl): raise ValueError(
         f'the validation sets {", ".join(sets)} cannot be sharded over several processes: '
         'pass one loader as valid_dl, and validate the others after the fit')
     if adapter_of(dl).parts: raise ValueError(
-        f'{dl} cannot be sharded over several processes: pass a single loader whose batches hold what belongs together')
+        f'{dl} cannot be sharded over several processes: pass a single loader whose batches hold what '
+        'belongs together')
     shards = BatchShards(world)
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
-    kind = _SeededShards if adapter_of(dl).is_seeded else _StockShards
-    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)    # it refuses to set attributes
+    kind = SeededAdapter if adapter_of(dl).is_seeded else StockAdapter
+    # it refuses to set attributes
+    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind, is_partial=True)
     forget_iterator(res)
     return res
