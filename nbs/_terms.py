@@ -64,12 +64,13 @@ TERMS = _listed({   # page, or page#section → terms
     'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
     'data/08_files': 'ImageFolder, images from a folder, text files, vocabulary, tokenize words, masks folder',
     'data/05_split': 'train test split, stratify',
-    'look/14_series': 'time series, forecast, forecasting, MASE, prediction interval',
+    'look/14_report': 'precision, recall, classification report, time series, forecast, forecasting, MASE, '
+                      'prediction interval',
     'look/17_album': 'samples while training, generate text while training, gan samples, show images while training, '
                      'qualitative results',
     'look/02_batch': 'show batch, look at data',
     'look/03_results': 'top losses, worst predictions, results',
-    'look/04_confusion': 'confusion matrix, precision, recall, classification report',
+    'look/04_confusion': 'confusion matrix',
     'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a step',
     'look/09_doctor': 'debug, debugging, sanity check, common mistakes',
     'loop/04_history': 'history, plot loss',

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from common import batches, make_learner, problem, shuffled, weights, same
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
-from trainer_nb.look.confusion import regression_scores
+from trainer_nb.look.report import regression_scores
 from trainer_nb.loop.parts import loader_for
 from trainer_nb.data import TensorLoader, rng_states
 from trainer_nb.look.results import Results, _Rereader

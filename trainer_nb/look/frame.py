@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base import needed
 from ..loop import Learner, class_names
-from .boxes import are_boxes, objects
+from .pictures import are_boxes, objects
 from .losses import meaning
 
 # %% ../../nbs/look/15_frame.ipynb #a7a96060

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, maker_of, sizes_of
-from .boxes import are_boxes, n_wrong
+from .pictures import are_boxes, n_wrong
 from .samples import are_samples, batch_parts
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d

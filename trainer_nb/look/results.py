@@ -19,17 +19,14 @@ from ..base import batch_size, folded, format_value
 from ..draw import Chart, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
 from ..loop import Learner, class_names, n_samples, trains_loss
-from .confusion import Confusion, Report, count_confusion, make_report
+from .confusion import Confusion, count_confusion
 from trainer_nb.look.losses import (
-    Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
-    chances_of, meaning, task_of, whole_loss
+    Collect, Singles, batches_of, chances_of, check_mean, class_ids, ids_of, is_counted, loss_of, meaning,
+    one_sample, task_of, whole_loss
 )
-from .boxes import are_boxes
-from .masks import shares
-from .series import draw_forecasts
-from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, caption_table, grid, is_same, kind_of, masks_of, pictured, sample_of
-)
+from .pictures import are_boxes, shares
+from .report import Report, draw_forecasts, make_report
+from .samples import Look, Sample, batch_parts, caption_table, grid, is_same, kind_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class _Rereader:
@@ -73,7 +70,7 @@ class _Rereader:
 @dataclass(repr=False, eq=False)
 class SampleView:
     "Samples as pictures, signals, text or a table, with target, prediction and loss"
-    samples: list[dict]     # name of a part → its value, as `Look` draws them
+    samples: list[dict]     # name of a part → its value, as `Sample` draws them
     captions: list          # of each sample, a list of (name, text)
     look: Look              # how to show them
 
@@ -125,19 +122,8 @@ class Results:
         if wrong := [i for i in at if not 0 <= i < len(self)]:
             last = len(self) - 1
             raise IndexError(f'there is no sample {wrong[0]}: positions are from 0 to {last}')
-        samples, captions = [], []
-        for i, batch in zip(at, self.reader.read(at)):
-            inputs, targets = batch_parts(batch)
-            _check_target(self, i, [*targets.values(), *inputs.values()])
-            sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
-            sample = {k: o for k, o in sample.items() if o is not None}
-            masks, more = masks_of(_pixels(self, i), sample), _more(self, i, sample)
-            sample = {k: o for k, o in sample.items() if not is_same(o, masks.get('target'))}
-            samples.append({**sample, **masks, **more})
-            rest = [(k, Look().value(o)) for k, o in sample.items() if kind_of(o) in ('value', 'text')]
-            captions.append([o for o in rest if o[0] != pictured(sample)]
-                            + _caption(self, i, masks, bool(more) and self.task() == 'regression'))
-        return SampleView(samples, captions, self.look)
+        found = [_sample(self, i, batch) for i, batch in zip(at, self.reader.read(at))]
+        return SampleView([o for o, _ in found], [caption for _, caption in found], self.look)
 
     def forecasts(self,
         n: int = 3,       # ≥ 1: samples, those with the largest losses
@@ -181,7 +167,7 @@ class TopLosses(tuple):
         "The samples, and why they cannot be read, if so"
         res, at = self.results, self[1].tolist()
         try: return res.show(len(at), at=at), ''
-        except ValueError as e: return SampleView([{} for _ in at], [_caption(res, i) for i in at], res.look), str(e)
+        except ValueError as e: return SampleView([Sample({}) for _ in at], [_caption(res, i) for i in at], res.look), str(e)
 
     def _repr_html_(self):
         view, why = self._view()
@@ -200,27 +186,22 @@ def _check_target(res, i, parts):
                      'the loader yields other samples, or in another order; '
                      'call learn.results() again')
 
-def _pixels(res, i):
-    "Return class ids of the targets and predictions of a sample that has one for each pixel"
+def _drawn_with(res, i, picture):
+    "Return what belongs to the picture of a sample: class ids of its pixels or boxes in it; pictures beside it"
     pred, targ = res.pred, res.targ
-    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}
+    if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}, {}
+    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}, {}
     try:
-        if task_of(res) == 'regression': return {}
-        pred, targ = ids_of(pred[i:i + 1], targ[i:i + 1], res.loss_fn)
-    except ValueError: return {'target': targ[i]}       # `keep` left no class for each pixel
-    return {'target': targ[0], 'predicted': pred[0]}
+        if task_of(res) != 'regression':
+            pred, targ = ids_of(pred[i:i + 1], targ[i:i + 1], res.loss_fn)
+            return {'target': targ[0], 'predicted': pred[0]}, {}
+    except ValueError: return {'target': targ[i]}, {}       # `keep` left no class for each pixel
+    if {kind_of(targ[i]), kind_of(pred[i])} != {'image'}: return {}, {}
+    kind, to_probs = meaning(pred, res.loss_fn)
+    target = {} if is_same(picture, targ[i]) else {'target': targ[i]}
+    return {}, {**target, 'predicted': to_probs(pred[i]) if kind == 'labels' else pred[i]}
 
-def _more(res, i, sample):
-    "Return the boxes in a sample, or the pictures that its model returned and should have"
-    pred, targ = res.pred, res.targ
-    if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}
-    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}
-    if {kind_of(targ[i]), kind_of(pred[i])} != {'image'} or task_of(res) != 'regression': return {}
-    x, (kind, to_probs) = sample.get(pictured(sample)), meaning(pred, res.loss_fn)
-    pred = to_probs(pred[i]) if kind == 'labels' else pred[i]
-    target = {} if is_same(x, targ[i]) else {'target': targ[i]}
-    return {'pictures': Counterparts({**target, 'predicted': pred})}
-
+# %% ../../nbs/look/03_results.ipynb #65acca35
 def _words(res, i, masks=()):
     "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
@@ -244,6 +225,19 @@ def _caption(res, i, masks=(), is_drawn=False):
     words = [] if is_drawn else _words(res, i, masks)
     loss = [] if res.loss.isnan().all() else [(res.by, format_value(res.loss[i]))]
     return [('#', str(i)), *words, *loss]
+
+def _sample(res, i, batch):
+    "Return a sample that was read again, with what belongs to its picture, and its caption"
+    inputs, targets = batch_parts(batch)
+    _check_target(res, i, [*targets.values(), *inputs.values()])
+    sample = Sample({k: sample_of(v, 0, 1) for k, v in inputs.items()})
+    over, beside = _drawn_with(res, i, sample.get(sample.drawn))
+    masks = sample.masks(over)
+    sample = Sample({k: o for k, o in sample.items() if not is_same(o, masks.get('target'))})
+    caption = sample.caption() + _caption(res, i, masks, bool(beside))
+    sample.update({k: o for k, o in over.items() if k in masks or are_boxes([o])})
+    sample.beside = beside
+    return sample, caption
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
 def results_of(learn: Learner,
