@@ -10,7 +10,7 @@ from common import equal
 from doctor_cases import BUGS, EACH, HEALTHY, LATER, MISSED, make, mlp
 from test_programs import NAMES, program
 from trainer_nb.all import Learner
-from trainer_nb.look.data_checks import CHECKS
+from trainer_nb.look.doctor import CHECKS
 
 PAGE = Path(__file__).parents[2]/'nbs/look/09_doctor.ipynb'
 ALL = {**BUGS, **LATER, **EACH}
