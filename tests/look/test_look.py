@@ -7,9 +7,9 @@ import re
 import numpy as np, pytest, torch, torch.nn.functional as F
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from common import batches, make_learner, problem, same, shuffled
+from common import Broken, batches, make_learner, problem, same, shuffled
 from trainer_nb.all import EMA, Hook, Learner
 
 
@@ -43,9 +43,6 @@ def test_a_learner_without_training_data():
     with pytest.raises(ValueError, match='no train_dl'): learn.show_batch()
 
 def test_an_error_in_the_data_is_told():
-    class Broken(Dataset):
-        def __len__(self): return 3
-        def __getitem__(self, i): raise OSError('no such picture')
     with pytest.raises(OSError, match='no such picture'): make_learner(train_dl=DataLoader(Broken())).show_batch()
     once = make_learner(train_dl=iter(batches()))
     with pytest.raises(ValueError, match='read only once'): once.show_batch()
