@@ -94,7 +94,7 @@ TERMS = _listed({   # page, or page#section → terms
     'save/06_export': 'safetensors, torch.export, deployment, onnx, export onnx, onnx runtime, onnxruntime, serving',
     'save/09_best': 'save best model, best model, load best model, best weights, best checkpoint, keep best, '
                     'ModelCheckpoint, save_best_only',
-    'look/15_frame': 'predictions to csv, predictions to a table, submission, class names, probabilities',
+    'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
     'look/16_folds': 'k-fold, kfold, k-fold cross-validation, cross-validation, cross validation, StratifiedKFold, '
                      'GroupKFold',
     'howto/16_everyday': 'recipes, everyday recipes',

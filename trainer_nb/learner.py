@@ -150,7 +150,7 @@ class Learner(BareLearner):
         dl,     # and the loader of it
     ):          # function of (predictions, targets or None) → `DataFrame`
         "Make the function that `predict(as_frame=...)` passes its result through"
-        from trainer_nb.look.frame import as_frame
+        from trainer_nb.look.predictions import as_frame
         return as_frame(self, names, data, dl)
 
     def _keep_best(self,

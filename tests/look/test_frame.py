@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner, problem
-from trainer_nb.look.losses import chances_of
+from trainer_nb.look.predictions import chances_of
 
 X, Y = problem()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..base import cut_name
 from ..draw import attended_kernel, html_img, html_table, new_figure, text_table, widget_view
 from ..loop import as_count
-from .losses import class_ids, ids_of
+from .predictions import class_ids, ids_of
 from .samples import Look
 
 # %% ../../nbs/look/04_confusion.ipynb #mtx00005

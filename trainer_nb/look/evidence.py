@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ..base import BATCH_NORMS, DROPOUTS, map_tensors, set_seed
 from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
-from .losses import loss_kind
+from .predictions import loss_kind
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361
 def batch_tensors(batch: Any) -> tuple[list[Tensor], Tensor|None]:

@@ -20,8 +20,8 @@ from trainer_nb.draw import (
 )
 from ..loop import as_count
 from .confusion import count_confusion, html_figure
-from .losses import is_positive, meaning, quantiles_last, task_of
 from .pictures import average_precision, match, objects
+from .predictions import is_positive, meaning, quantiles_last, task_of
 from .samples import batch_parts, sample_of
 
 # %% ../../nbs/look/14_report.ipynb #8ae774f1

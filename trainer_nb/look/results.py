@@ -20,11 +20,9 @@ from ..draw import Chart, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
 from ..loop import Learner, class_names, n_samples, trains_loss
 from .confusion import Confusion, count_confusion
-from trainer_nb.look.losses import (
-    Collect, Singles, batches_of, chances_of, check_mean, class_ids, ids_of, is_counted, loss_of, meaning,
-    one_sample, task_of, whole_loss
-)
+from .losses import Collect, Singles, batches_of, check_mean, loss_of, one_sample, whole_loss
 from .pictures import are_boxes, shares
+from .predictions import chances_of, class_ids, ids_of, is_counted, meaning, task_of
 from .report import Report, draw_forecasts, make_report
 from .samples import Look, Sample, batch_parts, caption_table, grid, is_same, kind_of, sample_of
 
