@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def _cell(v):
 
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
 def _with_target(sample, target, look):     # two `Sample`s
-    "Add what belongs to the picture of a sample, and return it with its caption, which has the rest of the target"
+    "Add what belongs to the picture of a sample; return it with its caption, which has the rest"
     caption, masks = sample.caption(), sample.masks(target)
     drawn = {k: o for k, o in target.items() if sample.kind == kind_of(o) == 'image' and k not in masks}
     sample.beside = {k: o for k, o in drawn.items() if not is_same(o, sample[sample.drawn])}
@@ -77,7 +78,8 @@ class BatchView:
 
     def _lines(self) -> list[list[str]]:     # header first
         "Write this description as a table"
-        return [['', *_NUMBERS[:-1], 'nan or inf'], *([*map(_cell, row.values())] for row in self.rows)]
+        cells = [[*map(_cell, row.values())] for row in self.rows]
+        return [['', *_NUMBERS[:-1], 'nan or inf'], *cells]
 
     def samples(self) -> tuple[list[dict], list]:  # (`Sample`s, captions as for `grid`)
         "Return the samples to draw"
@@ -133,7 +135,8 @@ def show_batch(learn: Learner,
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
-        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, rate)
+        if classes is None: classes = class_names(learn, dl)
+        look = Look(classes, decode, mean, std, columns, rate)
         found = []
         def grab(learn):
             found.append(learn.batch)
@@ -175,8 +178,8 @@ class Spikes:
         "Draw the samples of a spike"
         with folded():
             row, batch = self.rows[i], self.batch(i)
-            title = f'batch {row["batch_idx"]} of epoch {row["epoch"]}: {batch_size(batch)} samples, {self.why(row)}'
-            return BatchView(batch, title, n, Look(**look))
+            title = f'batch {row["batch_idx"]} of epoch {row["epoch"]}: {batch_size(batch)} samples'
+            return BatchView(batch, f'{title}, {self.why(row)}', n, Look(**look))
 
     @staticmethod
     def why(row: dict) -> str:
@@ -188,7 +191,7 @@ class Spikes:
         "Return the table as text, with the latest rows"
         rows = self.rows[-most:]
         known = 'epoch', 'batch_idx', 'action', 'why', 'limit', 'batch', 'indices'
-        values = list(dict.fromkeys(k for o in rows for k in o if k not in known))
+        values = [k for k in dict.fromkeys(chain.from_iterable(rows)) if k not in known]
         head = ['epoch', 'batch_idx', 'action', *values, 'why', 'limit']
         return [head, *([_cell(o.get(k)) for k in head] for o in rows)]
 
@@ -196,13 +199,15 @@ class Spikes:
         n, left = len(self), sum(o['action'] == 'skip' for o in self.rows)
         return f'{n} spike{"" if n == 1 else "s"}, {left} left out' if n else 'no spike'
 
-    def __repr__(self): return '\n'.join([self._status(), *([text_table(self.lines())] if self.rows else [])])
+    def __repr__(self):
+        return f'{self._status()}\n{text_table(self.lines())}' if self.rows else self._status()
 
     def _repr_html_(self):
         kept = {(epoch, batch) for epoch, batch, _ in self.batches}
         drawn = [i for i, o in enumerate(self.rows) if (o['epoch'], o['batch_idx']) in kept][-3:]
         views = ''.join(self.show(i)._repr_html_() for i in drawn)
-        return f'<div>{escape(self._status())}</div>{html_table(self.lines()) if self.rows else ""}{views}'
+        table = html_table(self.lines()) if self.rows else ''
+        return f'<div>{escape(self._status())}</div>{table}{views}'
 
 # %% ../../nbs/look/02_batch.ipynb #a3c58dc8
 def spikes_of(learn: Learner) -> Spikes:

@@ -77,7 +77,7 @@ def _about(c, t, p):
             f'{n:,} {unit}, {c.rates[t, p]:.1%} of the target')
 
 def _buttons(c, show):
-    "A grid with a button for each cell that is not empty, or for many classes a row for the frequent mistakes"
+    "A grid with a button for each cell that is not empty; for many classes, the frequent mistakes"
     import ipywidgets as W
     layout = W.Layout(width='auto', height='auto', margin='0', padding='2px 6px', min_width='34px')
     styles = [W.ButtonStyle(button_color=_color(i/20)) for i in range(21)]
@@ -97,11 +97,12 @@ def _buttons(c, show):
     for t, (row, rates) in enumerate(zip(c.counts.tolist(), c.rates.tolist())):
         cells.append(name(c.names[t]))
         cells += [button(t, p, f'{k}\n{rates[p]:.0%}') if k else empty for p, k in enumerate(row)]
-    return W.GridBox(cells, layout=W.Layout(grid_template_columns=f'repeat({n + 1}, max-content)', grid_gap='1px'))
+    columns = f'repeat({n + 1}, max-content)'
+    return W.GridBox(cells, layout=W.Layout(grid_template_columns=columns, grid_gap='1px'))
 
 # %% ../../nbs/look/04_confusion.ipynb #mtx00012
 class _Cells:
-    "A confusion matrix of buttons, which show samples beside it; of many classes only the frequent mistakes"
+    "A confusion matrix of buttons, which show samples beside it"
     def __init__(self, confusion: Any):
         import ipywidgets as W
         from IPython.display import display
@@ -177,8 +178,8 @@ class Confusion:
     def lines(self, k: int = 10) -> list[list[str]]:  # header first
         "Make a table of the most frequent mistakes"
         name, found = self.look.name, self.most_confused(k)
-        rows = [[name(o['target']), name(o['predicted']), str(o['n']), f'{o["rate"]:.1%}'] for o in found]
-        return [['target', 'predicted', self.unit, 'of the target'], *rows]
+        def row(o): return [name(o['target']), name(o['predicted']), str(o['n']), f'{o["rate"]:.1%}']
+        return [['target', 'predicted', self.unit, 'of the target'], *map(row, found)]
 
     @property
     def unit(self) -> str:
@@ -219,9 +220,11 @@ def count_confusion(results: Any, n_classes: int|None = None) -> Confusion:
     pred, targ = class_ids(results)
     n_ids = int(max(pred.max(), targ.max())) + 1 if len(targ) else 1
     known = [n_ids, 0 if results.look.classes is None else len(results.look.classes)]
-    if results.pred.is_floating_point() and results.pred.ndim == 2: known.append(results.pred.size(1))
+    scores = results.pred
+    if scores.is_floating_point() and scores.ndim == 2: known.append(scores.size(1))
     n = max(known) if n_classes is None else as_count('n_classes', n_classes)
     if n < n_ids: raise ValueError(f'n_classes is {n}, but there are class ids up to {n_ids - 1}')
-    if n > 10_000: raise ValueError(f'there are class ids up to {n_ids - 1}: are these targets class ids?')
+    if n > 10_000:
+        raise ValueError(f'there are class ids up to {n_ids - 1}: are these targets class ids?')
     counts = torch.bincount(targ*n + pred, minlength=n*n).reshape(n, n)
     return Confusion(counts, results.look, results)

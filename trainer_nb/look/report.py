@@ -67,10 +67,11 @@ class Report:
         if self.means:
             w = self.scores['support']
             for name, weight in {'mean': torch.ones_like(w), 'mean by support': w}.items():
-                def mean(v, weight=weight): return (v*weight).nansum()/weight[~v.isnan()].sum().clamp(min=1)
+                def mean(v, weight=weight):
+                    return (v*weight).nansum()/weight[~v.isnan()].sum().clamp(min=1)
                 means = {k: mean(v).item() for k, v in self.scores.items()}
                 rows.append({'name': name, **means, 'support': w.sum().item()})
-        return [['', *self.scores], *([o.pop('name'), *(cell(k, v) for k, v in o.items())] for o in rows)]
+        return [['', *self.scores], *([o['name'], *(cell(k, o[k]) for k in self.scores)] for o in rows)]
 
     def figure(self) -> Any:  # matplotlib `Figure`, or None if there is nothing to plot
         "Plot residuals by prediction"
@@ -94,13 +95,15 @@ class Report:
 # %% ../../nbs/look/14_report.ipynb #7e7bf447
 def _box_report(results):
     preds, targs, look = results.pred, results.targ, results.look
-    found = [(objects(p, look.min_score)[1], objects(t)[1], *match(p, t, look.min_score)) for p, t in zip(preds, targs)]
-    labels, ids, hits, seen = map(torch.cat, zip(*found))
+    labels = torch.cat([objects(o, look.min_score)[1] for o in preds])
+    ids = torch.cat([objects(o)[1] for o in targs])
+    pairs = [match(p, t, look.min_score) for p, t in zip(preds, targs)]
+    hits, seen = map(torch.cat, zip(*pairs))
     names = torch.cat([labels, ids]).unique().tolist()
     def count(ids): return torch.tensor([(ids == i).sum().item() for i in names])
     scores = _class_scores(count(ids[seen]), count(labels[~hits]), count(ids[~seen]))
-    title = (f'{len(ids):,} boxes in {len(targs):,} pictures; those with a score of at least {look.min_score:g} count, '
-             'and find a box at an IoU of 0.5')
+    title = (f'{len(ids):,} boxes in {len(targs):,} pictures; those with a score of at least '
+             f'{look.min_score:g} count, and find a box at an IoU of 0.5')
     try: aps = average_precision(preds, targs, names) if all('scores' in o for o in preds) else {}
     except ImportError as e: aps, title = {}, f'{title}. {e}'
     if aps: title += f'; mAP {aps["ap"].nanmean():.3f}, at an IoU of 0.5 {aps["ap_50"].nanmean():.3f}'
@@ -115,7 +118,7 @@ def _regression_report(results):
     pred = (to_probs(results.pred) if kind == 'labels' else results.pred).reshape(targ.shape)
     n = targ.size(1)
     scores = regression_scores(pred, targ)
-    if results.targ.ndim > 2: del scores['r2']      # of pictures: their pixels are no outputs with a variance each
+    if results.targ.ndim > 2: del scores['r2']      # pixels are no outputs with a variance each
     names = [f'output {i}' for i in range(n)] if n > 1 else ['output']
     if n > _MANY:
         scores, names = {k: v.mean()[None] for k, v in scores.items()}, [f'mean of {n} outputs']
@@ -134,7 +137,8 @@ def make_report(results: Any) -> Report:
     if task == 'boxes': return _box_report(results)
     if task == 'forecast':      # with quantiles
         scores = {k: o.mean()[None] for k, o in _forecast_scores(results).items()}
-        return Report(scores, ['forecast'], f'{len(results):,} samples, {results.targ.size(1)} steps ahead', False)
+        title = f'{len(results):,} samples, {results.targ.size(1)} steps ahead'
+        return Report(scores, ['forecast'], title, False)
     if task == 'classes':
         c = count_confusion(results)
         n, tp = c.counts, c.counts.diagonal()
@@ -156,7 +160,8 @@ def _history(batch: Any) -> Tensor:     # (length,)
     found = [o.squeeze() for o in found if isinstance(o, Tensor) and o.is_floating_point() and o.numel() > 1]
     if found and found[0].ndim == 1: return found[0].float()
     shape = f' of shape {tuple(found[0].shape)}' if found else ''
-    raise ValueError(f'the first input{shape} is no history: expected numbers (n, length) or (n, length, 1)')
+    raise ValueError(
+        f'the first input{shape} is no history: expected numbers (n, length) or (n, length, 1)')
 
 def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles), (n, horizon)
     "Return forecasts and targets; raises ValueError for what is none"
@@ -164,15 +169,17 @@ def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles
     if isinstance(targ, Tensor) and targ.ndim == 3 and targ.size(2) == 1: targ = targ[..., 0]
     if isinstance(pred, Tensor) and pred.ndim == 2: pred = pred[..., None]
     is_fit = isinstance(targ, Tensor) and targ.ndim == 2 and targ.is_floating_point()
-    if is_fit and isinstance(pred, Tensor): pred = quantiles_last(pred, targ)
-    if is_fit and isinstance(pred, Tensor) and pred.shape[:-1] == targ.shape: return pred.float(), targ.float()
-    def kind(o): return f'of shape {tuple(o.shape)}' if isinstance(o, Tensor) else f'a {type(o).__name__}'
-    raise ValueError(f'predictions are {kind(results.pred)} and targets {kind(results.targ)}: '
-                     'expected float targets (n, horizon), and predictions of that shape, or with quantiles, '
+    if is_fit and isinstance(pred, Tensor):
+        pred = quantiles_last(pred, targ)
+        if pred.shape[:-1] == targ.shape: return pred.float(), targ.float()
+    def kind(o):
+        return f'of shape {tuple(o.shape)}' if isinstance(o, Tensor) else f'a {type(o).__name__}'
+    raise ValueError(f'predictions are {kind(results.pred)} and targets {kind(results.targ)}: expected '
+                     'float targets (n, horizon), and predictions of that shape, or with quantiles, '
                      '(n, horizon, quantiles) or (n, quantiles, horizon)')
 
 def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises ValueError
-    """Compute the error of each sample, also in steps of its history, and the share of targets in the interval
+    """Compute the error of each sample, also in steps of its history, and how often the interval is right
 
     'mase' is there if the first input is a history, and 'in interval' if there are quantiles.
     """
@@ -188,7 +195,8 @@ def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises
 # %% ../../nbs/look/14_report.ipynb #47bdc037
 def _chart(title, past, targ, pred):
     "Draw one forecast, (horizon, quantiles), over its history; steps count from the last one of that"
-    before, ahead, middle = [*range(1 - len(past), 1)], [*range(1, 1 + len(targ))], pred[:, pred.size(1)//2]
+    before, ahead = [*range(1 - len(past), 1)], [*range(1, 1 + len(targ))]
+    middle = pred[:, pred.size(1)//2]
     lines = [Line(before, past.tolist(), GREY, 'history'),
              Line(ahead, targ.tolist(), COLORS[0], 'target', points=True),
              Line(ahead, middle.tolist(), COLORS[1], 'forecast', points=True)]
@@ -197,7 +205,8 @@ def _chart(title, past, targ, pred):
             lines.append(Line(ahead, bound.tolist(), COLORS[1], name, 1., RAW))
     top = 9 + LEADING*len(legend_rows(lines, 240))
     ylim = limits(chain.from_iterable(o.ys for o in lines))
-    panel = Panel(54, top, 240, 160, lines, (1 - len(past), len(targ)), ylim, f'step · {title}', whole=True)
+    xlim = 1 - len(past), len(targ)
+    panel = Panel(54, top, 240, 160, lines, xlim, ylim, f'step · {title}', whole=True)
     panel.hover = [(x, f'step {x} · history {format_value(v)}') for x, v in zip(before, lines[0].ys)]
     panel.hover += [(x, f'step {x} · target {format_value(v)} · forecast {format_value(o)}')
                     for x, v, o in zip(ahead, lines[1].ys, lines[2].ys)]
@@ -209,7 +218,9 @@ def draw_forecasts(results: Any, n: int = 3, at: Any = None) -> Chart:
     at = (results.top_losses(as_count('n', n))[1] if at is None else torch.as_tensor(at)).tolist()
     histories = dict(zip(at, map(_history, results.reader.read(at))))
     scores = _forecast_scores(results)
-    charts = [_chart(f'# {i}, error {format_value(scores["mae"][i])}', histories[i], targ[i], pred[i]) for i in at]
-    figures = ', '.join(f'{k.upper()} {format_value(scores[k].mean())}' for k in ('mae', 'mase') if k in scores)
+    titles = [f'# {i}, error {format_value(scores["mae"][i])}' for i in at]
+    charts = [_chart(title, histories[i], targ[i], pred[i]) for title, i in zip(titles, at)]
+    known = [k for k in ('mae', 'mase') if k in scores]
+    figures = ', '.join(f'{k.upper()} {format_value(scores[k].mean())}' for k in known)
     alt = f'{len(results):,} samples: {figures}; forecasts of {listed([*map(str, at)])}'
     return replace(beside(*charts), alt=alt)

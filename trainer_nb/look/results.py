@@ -52,16 +52,15 @@ class _Rereader:
 
     def _again(self, indices):
         if hasattr(self.dl, '__next__'):
-            raise ValueError(f'the loader is a {type(self.dl).__name__}, which can be read only '
-                             'once: its samples cannot be shown again')
+            raise ValueError(f'the loader is a {type(self.dl).__name__}, which can be read only once: '
+                             'its samples cannot be shown again')
         found, start, last = {}, 0, max(indices)
         for batch in batches_of(self.dl):
             n = batch_size(batch)
             found |= {i: one_sample(batch, i - start, n) for i in indices if start <= i < start + n}
             start += n
             if start > last: break
-        if len(found) < len(set(indices)):
-            raise ValueError('the loader yields fewer samples than before')
+        if len(found) < len(set(indices)): raise ValueError('the loader yields fewer samples than before')
         return [found[i] for i in indices]
 
 # %% ../../nbs/look/03_results.ipynb #dc774fe3
@@ -94,12 +93,13 @@ class Results:
     loss_fn: Any = None     # tells logits from probabilities
     are_scores: bool = True     # a loss function without weights took the predictions
     is_given: bool = True       # batches hold the targets, rather than the step makes them
-    by: str = 'loss'        # what `loss` holds: of a detector whose step returns no loss, 'wrong boxes'
+    by: str = 'loss'        # what `loss` holds: 'wrong boxes' of a detector whose step returns none
 
     def __len__(self): return len(self.loss)
 
     def __repr__(self):
-        values = self.metrics if self.by == 'loss' else {**self.metrics, self.by: self.loss.mean().item()}
+        values = dict(self.metrics)
+        if self.by != 'loss': values[self.by] = self.loss.mean().item()
         values = ', '.join(f'{k} {format_value(v)}' for k, v in values.items())
         return f'Results of {len(self):,} samples: {values}'
 
@@ -117,9 +117,8 @@ class Results:
     ) -> SampleView:
         "Draw samples with target, prediction and loss"
         at = (self.top_losses(n)[1] if at is None else torch.as_tensor(at)[:n]).tolist()
-        if wrong := [i for i in at if not 0 <= i < len(self)]:
-            last = len(self) - 1
-            raise IndexError(f'there is no sample {wrong[0]}: positions are from 0 to {last}')
+        if wrong := [i for i in at if not 0 <= i < len(self)]: raise IndexError(
+            f'there is no sample {wrong[0]}: positions are from 0 to {len(self) - 1}')
         found = [_sample(self, i, batch) for i, batch in zip(at, self.reader.read(at))]
         return SampleView([o for o, _ in found], [caption for _, caption in found], self.look)
 
@@ -165,7 +164,9 @@ class TopLosses(tuple):
         "The samples, and why they cannot be read, if so"
         res, at = self.results, self[1].tolist()
         try: return res.show(len(at), at=at), ''
-        except ValueError as e: return SampleView([Sample({}) for _ in at], [_caption(res, i) for i in at], res.look), str(e)
+        except ValueError as e:
+            captions = [_caption(res, i) for i in at]
+            return SampleView([Sample({}) for _ in at], captions, res.look), str(e)
 
     def _repr_html_(self):
         view, why = self._view()
@@ -185,7 +186,7 @@ def _check_target(res, i, parts):
                      'call learn.results() again')
 
 def _drawn_with(res, i, picture):
-    "Return what belongs to the picture of a sample: class ids of its pixels or boxes in it; pictures beside it"
+    "Return what is drawn over the picture of a sample, class ids or boxes, and pictures beside it"
     pred, targ = res.pred, res.targ
     if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}, {}
     if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}, {}
@@ -201,7 +202,7 @@ def _drawn_with(res, i, picture):
 
 # %% ../../nbs/look/03_results.ipynb #65acca35
 def _words(res, i, masks=()):
-    "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"
+    "Write target and prediction of a sample; of one class, with its probability"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
     targ, pred = row(res.targ), row(res.pred)
     chances = None if masks else chances_of(res, [i])
@@ -209,14 +210,15 @@ def _words(res, i, masks=()):
     is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1 and res.are_scores
     is_id = isinstance(pred, Tensor) and not pred.is_floating_point() and pred.numel() == 1
     if chances is None and not (is_ids and (is_scores or is_id)):
-        if kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2 and pred.size(1) == len(targ):
-            pred = pred.argmax(0).masked_fill(targ < 0, -100)
+        are_steps = kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2
+        if are_steps and pred.size(1) == len(targ): pred = pred.argmax(0).masked_fill(targ < 0, -100)
         words = ('target', targ), ('predicted', pred)
         return [(name, shares(masks[name], res.look.name) if name in masks else res.look.value(o))
                 for name, o in words if o is not None]
     p, t = ids_of(res.pred[i:i + 1], res.targ[i:i + 1], res.loss_fn)
     mark = ('✓' if p == t else '✗') if is_counted(t, res.loss_fn) else ''
-    words = [('target', res.look.name(t.item())), ('predicted', f'{res.look.name(p.item())} {mark}'.strip())]
+    targ, pred = (res.look.name(o.item()) for o in (t, p))
+    words = [('target', targ), ('predicted', f'{pred} {mark}'.strip())]
     return words if chances is None else [*words, ('probability', f'{chances[0, p.item()]:.3f}')]
 
 def _caption(res, i, masks=(), is_drawn=False):
@@ -257,14 +259,14 @@ def results_of(learn: Learner,
     pass `loss`. RNG states are restored afterwards.
     """
     with folded():
-        for name, f in dict(loss=loss, keep=keep).items():
-            if f is not None and not callable(f):
-                raise TypeError(f'{name} is {f!r}: expected a function')
+        for name, f in ('loss', loss), ('keep', keep):
+            if f is not None and not callable(f): raise TypeError(f'{name} is {f!r}: expected a function')
         if dl is None: dl = learn.valid_dl
         if dl is None: raise ValueError('there is no valid_dl: pass a loader')
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
-        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, rate, min_score)
+        if classes is None: classes = class_names(learn, dl)
+        look = Look(classes, decode, mean, std, columns, rate, min_score)
         get_losses, is_single = loss_of(learn, loss, min_score)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         read, whole = Singles(dl) if is_single else dl, None

@@ -43,7 +43,8 @@ def _flat(parts, n):
     res = {}
     for name, o in parts.items():
         if isinstance(o, (tuple, list)) and not are_samples(o, n): o = dict(enumerate(o))
-        res |= _flat({f'{name}.{k}': v for k, v in o.items()}, n) if isinstance(o, Mapping) else {name: o}
+        if not isinstance(o, Mapping): res[name] = o
+        else: res |= _flat({f'{name}.{k}': v for k, v in o.items()}, n)
     return res
 
 def is_same(a: Any, b: Any) -> bool:
@@ -52,7 +53,7 @@ def is_same(a: Any, b: Any) -> bool:
     return both and a.shape == b.shape and torch.equal(a, b.to(a.dtype))
 
 def are_samples(o: Any, n: int) -> bool:
-    "Return whether a list holds one entry for each of n samples, as pictures of several sizes, and not several parts"
+    "Return whether a list has an entry for each of n samples, such as pictures of several sizes"
     if not any(isinstance(v, (Tensor, Mapping, list)) for v in o): return True
     if len(o) != n: return False
     if all(isinstance(v, Tensor) for v in o):       # pictures may have n channels
@@ -63,9 +64,9 @@ def are_samples(o: Any, n: int) -> bool:
 def sample_of(part: Any, i: int, n: int) -> Any:
     "Cut sample `i` out of a part of a batch of `n`; None if it does not hold one entry for each"
     if isinstance(part, Tensor) and part.is_nested: part = part.unbind()
-    if isinstance(part, Tensor): is_rows = part.layout is torch.strided and part.ndim > 0 and len(part) == n
-    else: is_rows = isinstance(part, (list, tuple)) and len(part) == n
-    if not is_rows: return None
+    if isinstance(part, Tensor): has_rows = part.layout is torch.strided and part.ndim > 0
+    else: has_rows = isinstance(part, (list, tuple))
+    if not has_rows or len(part) != n: return None
     return part[i].detach().cpu() if isinstance(part[i], Tensor) else part[i]
 
 # %% ../../nbs/look/01_samples.ipynb #d58e0e34
@@ -119,7 +120,7 @@ def _row(x, look):
 class Look:
     "How to show samples"
     classes: Sequence|Mapping|None = None   # names of the classes: list, or dict of class id → name
-    decode: Callable|None = None            # function of a list of token ids → text, such as `tokenizer.decode`
+    decode: Callable|None = None            # list of token ids → text, such as `tokenizer.decode`
     mean: Any = None            # of the normalization to undo: a number, or one for each channel
     std: Any = None
     columns: Sequence|None = None           # names of the fields of a table
@@ -134,8 +135,9 @@ class Look:
                             'such as tokenizer.decode')
         if self.rate is not None and not self.rate > 0:
             raise ValueError(f'rate is {self.rate!r}: expected Hz, above 0')
-        if isinstance(self.classes, str) or self.classes is not None and not hasattr(self.classes, '__getitem__'):
-            raise TypeError(f'classes is {self.classes!r}: expected a list of names, or a dict of class id to name')
+        is_known = self.classes is None or hasattr(self.classes, '__getitem__')
+        if isinstance(self.classes, str) or not is_known: raise TypeError(
+            f'classes is {self.classes!r}: expected a list of names, or a dict of class id to name')
 
     def name(self, i: int) -> str:      # i: class id
         "Return the name of a class"
@@ -167,7 +169,7 @@ def _channels_last(image: Tensor) -> Tensor:
     return image.permute(1, 2, 0) if _channels(image) == 0 else image
 
 def _as_images(samples, look, like=None):   # like: those whose range counts; None: all
-    "Convert pictures to (list of (h, w, c) uint8 tensors, how they were scaled; '' if they were not)"
+    "Convert pictures to (list of (h, w, c) uint8 tensors, how they were scaled or '')"
     images = list(map(_channels_last, samples))
     if look.mean is not None:
         images = [o.float()*_like(look.std, o, 'std') + _like(look.mean, o, 'mean') for o in images]
@@ -180,7 +182,8 @@ def _as_images(samples, look, like=None):   # like: those whose range counts; No
     note = '' if 0 <= low and high <= 1 else f'black is {low:.3g}, white is {high:.3g}'
     if not note: low, high = 0., 1.
     scale = 255/(high - low) if high > low else 0.
-    return [((o.nan_to_num(low, high, low) - low)*scale).round().clamp(0, 255).byte() for o in images], note
+    def scaled(o): return ((o.nan_to_num(low, high, low) - low)*scale).round().clamp(0, 255).byte()
+    return [*map(scaled, images)], note
 
 def _like(values, image, name):
     values = torch.as_tensor(values, dtype=torch.float).flatten()
@@ -189,7 +192,7 @@ def _like(values, image, name):
 
 # %% ../../nbs/look/01_samples.ipynb #79a92ac0
 def draw_samples(samples: list, look: Look, most: int = 256) -> tuple[list[Drawing], str]:
-    "Draw samples of one kind, pictures with at most `most` pixels on a side; also return how they were scaled, or ''"
+    "Draw samples of one kind, pictures with at most `most` pixels on a side; also return their scale, or ''"
     kind = kind_of(samples[0])
     if kind == 'image':
         images, note = _as_images(samples, look)
@@ -201,7 +204,7 @@ def draw_samples(samples: list, look: Look, most: int = 256) -> tuple[list[Drawi
 _DRAWN = 'image', 'signal', 'text', 'tokens', 'fields', 'value'
 
 class Sample(dict):
-    "The parts of a sample by name, the inputs first; a class id for each pixel, and boxes, belong to its picture"
+    "The parts of a sample by name: inputs, class ids of the pixels of its picture, boxes in it"
     def __init__(self, parts: Mapping):
         super().__init__({k: o for k, o in parts.items() if o is not None})
         self.beside: dict[str, Tensor] = {}     # pictures to draw beside its own
@@ -235,33 +238,40 @@ def _pictures(samples, shown, look):
     "Draw pictures, with the boxes in them, and beside each its masks over it, or other pictures"
     plain, others, beside_note = None, {}, ''     # those whose range all have; pictures beside them, by name
     if samples[0].beside:
-        targets = [next((v for k, v in o.beside.items() if k != 'predicted'), x) for o, x in zip(samples, shown)]
-        plain = list(map(_channels_last, targets))
+        def target(o, x): return next((v for k, v in o.beside.items() if k != 'predicted'), x)
+        plain = [_channels_last(target(o, x)) for o, x in zip(samples, shown)]
     is_alike = plain is not None and plain[0].size(-1) == _channels_last(shown[0]).size(-1)
     images, note = _as_images(shown, look, plain if is_alike else None)
+    like = look if is_alike else Look()
     for k in samples[0].beside:
-        others[k], beside_note = _as_images([o.beside[k] for o in samples], look if is_alike else Look(), plain)
+        others[k], beside_note = _as_images([o.beside[k] for o in samples], like, plain)
     cells, widths = [], []
     for i, (image, sample) in enumerate(zip(images, samples)):
         masks, boxes = sample.masks(), sample.boxes
-        picture = draw_boxes(image, boxes, look.name, look.min_score) if boxes else draw_picture(image)
-        more = {k: overlay(image, o) for k, o in masks.items()} | {k: o[i] for k, o in others.items()}
-        names = ['', *(escape(k) if others or len(masks) > 1 else '' for k in more)]   # the caption says one mask
+        if boxes: picture = draw_boxes(image, boxes, look.name, look.min_score)
+        else: picture = draw_picture(image)
+        more = {k: overlay(image, o) for k, o in masks.items()}
+        more |= {k: o[i] for k, o in others.items()}
+        has_names = others or len(masks) > 1        # the caption says one mask
+        names = ['', *(escape(k) if has_names else '' for k in more)]
         row = zip(names, [picture, *map(draw_picture, more.values())])
         row = ''.join(f'<div>{o.html()}<small>{k}</small></div>' for k, o in row)
         cells.append(f'<div style="display:flex;gap:4px">{row}</div>' if more else picture.html())
         widths.append(max(200, 132*(1 + len(more)), 264*bool(boxes)))
-    if beside_note and not is_alike: note = '; '.join(filter(None, [note, f'{" and ".join(others)}: {beside_note}']))
-    return cells, widths, _legends(samples, images, look) + (f'<div><small>{escape(note)}</small></div>' if note else '')
+    notes = [note, f'{" and ".join(others)}: {beside_note}' if beside_note and not is_alike else '']
+    return cells, widths, _legends(samples, images, look) + _small('; '.join(filter(None, notes)))
+
+def _small(text): return f'<div><small>{escape(text)}</small></div>' if text else ''
 
 def _legends(samples, images, look):
     "Name the colours of masks and boxes, and say what is not drawn"
     masks = list(chain.from_iterable(o.masks().values() for o in samples))
+    boxes = chain.from_iterable(o.boxes for o in samples)
     res = legend(masks, look.name) if masks else ''
-    if any('scores' in o for o in chain.from_iterable(o.boxes for o in samples)): res += box_legend(look.min_score)
+    if any('scores' in o for o in boxes): res += box_legend(look.min_score)
     def fit(image, sample): return all(boxes_fit(o, *image.shape[:2]) for o in sample.boxes)
     if all(map(fit, images, samples)): return res
-    return f'{res}<div><small>some boxes are not x1, y1, x2, y2 in pixels, and are not drawn</small></div>'
+    return res + _small('some boxes are not x1, y1, x2, y2 in pixels, and are not drawn')
 
 # %% ../../nbs/look/01_samples.ipynb #48711ecf
 def grid(samples: list[Sample], captions: list[list[tuple[str, str]]], look: Look) -> str:
@@ -272,10 +282,12 @@ def grid(samples: list[Sample], captions: list[list[tuple[str, str]]], look: Loo
     if kind == 'image': cells, widths, about = _pictures(samples, shown, look)
     else: cells = [draw_signal(o, look.rate).html() if kind == 'signal' else '' for o in shown]
     boxes = ''.join(map(_box, cells, captions, widths))
-    return f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{boxes}</div>{about}'
+    style = 'display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'
+    return f'<div style="{style}">{boxes}</div>{about}'
 
 def _box(cell, caption, width):
-    lines = ''.join(f'<div>{escape(name)}{" " if name else ""}<b>{escape(value)}</b></div>' for name, value in caption)
+    def line(name, value): return f'<div>{escape(name)}{" " if name else ""}<b>{escape(value)}</b></div>'
+    lines = ''.join(line(*o) for o in caption)
     style = f'max-width:{width}px;min-width:96px;line-height:1.35;overflow-wrap:anywhere'
     return f'<div style="{style}">{cell}{lines}</div>'
 
