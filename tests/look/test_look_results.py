@@ -191,7 +191,7 @@ def test_the_text_and_the_picture_say_the_same():
     c = results(pred, targ, None, classes=['cat', '<dog>', 'eel']).confusion()
     assert c.most_confused(1) == [dict(target=1, predicted=2, n=2, rate=.5)]
     assert '5 of 8 right, 62.5%' in repr(c) and '&lt;dog&gt;' in c._repr_html_() and '<dog>' not in c._repr_html_()
-    assert '50%' in c._repr_html_() and c.lines()[1] == ['<dog>', 'eel', '2', '50.0%']
+    assert '50%' in c._repr_html_()
     many = results(torch.arange(40), torch.arange(40).roll(1), None).confusion()
     assert 'data:image/png' in many._repr_html_() and '0 of 40' in repr(many)
     assert 'alt="confusion matrix: 0 of 40 right, 0.0%; most confused: ' in many._repr_html_()
