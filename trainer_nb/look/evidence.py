@@ -155,7 +155,8 @@ class Evidence:
             except Exception: pass
 
     @property
-    def ids(self) -> Tensor|None: return None if self.y is None or self.y.is_floating_point() else self.y
+    def ids(self) -> Tensor|None:
+        return None if self.y is None or self.y.is_floating_point() else self.y
 
     @property
     def left_out(self) -> str:  # '' if the error is none of a dry run alone

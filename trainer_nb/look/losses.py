@@ -65,7 +65,7 @@ def _joined(losses, loss_fn, targ, n):
 
 # %% ../../nbs/look/11_losses.ipynb #7b05135d
 def check_mean(whole: Tensor, losses: Tensor) -> None:
-    "Refuse losses of samples if that of their batch is neither a mean, with any weights, nor the sum"
+    "Refuse losses of samples if that of their batch is neither a mean, of any weights, nor the sum"
     whole, losses = whole.double().cpu(), losses.double().cpu()
     tol = 1e-3*losses.abs().max() + 1e-6
     is_sum = (whole - losses.sum()).abs() <= tol*len(losses)
@@ -153,10 +153,11 @@ def loss_of(learn: Learner, loss: Callable | None, min_score: float = .5) -> tup
     if loss is not None: return lambda learn, n: loss(learn.pred, learn.result.get('targ')), False
     is_own = learn.is_own('train_step') or learn.is_own('eval_step')
     if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn, min_score)[None], True
-    return lambda learn, n: _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n), False
+    def alone(learn, n): return _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n)
+    return alone, False
 
 def _own_loss(learn, min_score):
-    """Return the loss that a step returned for one sample; of a detector without one, the number of wrong boxes
+    """Return the loss that a step returned for one sample; of a detector without one, its wrong boxes
 
     It is nan where another step returns none, or yields several.
     """

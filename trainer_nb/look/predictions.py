@@ -27,7 +27,7 @@ _KINDS = {      # names of losses → what they take
     'mse_loss mseloss l1_loss l1loss smooth_l1_loss smoothl1loss huber_loss huberloss': 'numbers'}
 
 def loss_kind(loss_fn: Any) -> str | None:
-    "Return what a loss takes: 'classes', 'nll', 'logits', 'shares', 'numbers'; None if it is not known"
+    "Return what a loss takes: 'classes', 'nll', 'logits', 'shares', 'numbers'; None: not known"
     name = _loss_name(loss_fn)
     return next((kind for names, kind in _KINDS.items() if name in names.split()), None)
 
@@ -44,7 +44,7 @@ _MEANING = {    # what a loss takes → what that means, and what makes probabil
     'classes': ('classes', partial(torch.softmax, dim=1)), 'nll': ('classes', Tensor.exp),
     'logits': ('labels', Tensor.sigmoid), 'shares': ('labels', Tensor.clone),
     'numbers': ('values', Tensor.clone), None: ('', Tensor.clone)}
-_OWN = {'multi_label_classification': 'logits', 'regression': 'numbers'}    # in a Hugging Face config
+_OWN = {'multi_label_classification': 'logits', 'regression': 'numbers'}    # of Hugging Face
 
 def _sum_to_one(p):
     if p.ndim < 2 or p.size(1) < 2 or not len(p) or p.min() < 0: return False
@@ -74,7 +74,7 @@ def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
 
 # %% ../../nbs/look/15_predictions.ipynb #b0978e2c
 def quantiles_last(p: Tensor, t: Tensor) -> Tensor:
-    "Move the quantiles of forecasts, (n, quantiles, horizon), behind the horizon that the targets have"
+    "Move the quantiles of forecasts, (n, quantiles, horizon), behind the horizon"
     is_turned = p.ndim == 3 and t.ndim > 1 and p.size(1) != t.size(1) == p.size(2)
     return p.movedim(1, 2) if is_turned else p
 
@@ -120,8 +120,9 @@ def is_counted(targ: Tensor, loss_fn: Any) -> Tensor:
 
 def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
     "Return predictions and targets as class ids of one shape, also those to ignore; or ValueError"
-    if p.ndim == t.ndim + 1 and p.size(1) > 1 and p.shape[:1] + p.shape[2:] == t.shape: p = p.argmax(1)
-    elif p.ndim == t.ndim + 1 and p.size(-1) > 1 and p.shape[:-1] == t.shape: p = p.argmax(-1)
+    has_scores = p.ndim == t.ndim + 1
+    if has_scores and p.size(1) > 1 and p.shape[:1] + p.shape[2:] == t.shape: p = p.argmax(1)
+    elif has_scores and p.size(-1) > 1 and p.shape[:-1] == t.shape: p = p.argmax(-1)
     elif p.ndim == t.ndim > 1 and t.size(1) == 1 and p.size(1) > 1: p, t = p.argmax(1), t.squeeze(1)
     elif p.numel() != t.numel():
         raise ValueError(
