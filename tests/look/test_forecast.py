@@ -131,16 +131,6 @@ def test_a_batch_that_is_a_view_is_not_all_the_data():
     learn = Learner(mlp(64), [(x[:64], y[:64])], loss_fn=F.cross_entropy, display=False)
     assert forecast_of(learn).parts['batch'] == 64*64*4 + 64*8
 
-def test_the_summary_shows_it():
-    learn = make('convolutions')
-    s = learn.summary(memory=True)
-    f = forecast_of(learn)
-    assert (s.forecast.peak, s.forecast.layers) == (f.peak, f.layers)
-    head, *rows = s.lines()
-    found = {o.name: row[head.index('activations')] for o, row in zip(s.shown(), rows)}
-    assert found['0'] != '' and f.of('0') == sum(f.of(f'0.{i}') for i in range(3)) and f.of('') > f.of('0')
-    assert learn.summary().forecast is None and 'activations' not in learn.summary().lines()[0]
-
 def test_a_step_that_needs_values_is_named():
     learn = make('linear')
     def step(batch, learn):

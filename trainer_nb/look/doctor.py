@@ -168,6 +168,7 @@ class Finding:
     remedy: str     # what to do
     def __str__(self): return f'{self.name}: {self.seen}. {self.remedy}'
 
+# %% ../../nbs/look/09_doctor.ipynb #b15420a9
 @dataclass(repr=False)
 class Diagnosis:
     "What `learn.doctor()` found: a list of likely mistakes and their remedies"

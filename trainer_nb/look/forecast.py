@@ -100,6 +100,7 @@ class Forecast:
         limit = f' of {format_bytes(self.limit)}' if self.limit else ''
         return f'a training step takes {format_bytes(self.peak)}{limit}: {parts}'
 
+# %% ../../nbs/look/12_forecast.ipynb #fc00011a
 def _by(place, held):
     "Sum bytes by kind (0) or by layer (1)"
     res = Counter()

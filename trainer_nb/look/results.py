@@ -240,6 +240,18 @@ def _sample(res, i, batch):
     return sample, caption
 
 # %% ../../nbs/look/03_results.ipynb #48088bea
+def _run(learn, dl, collect, is_single):
+    "Run the pass; return its metrics, and the loss of each sample"
+    read, whole = Singles(dl) if is_single else dl, None
+    try:
+        with learn.added_hooks(collect): metrics = learn.validate(read)
+    finally:
+        if is_single: whole = whole_loss(learn, read)
+    losses = collect.losses.result()
+    if whole is not None: check_mean(whole, losses[:read.n])
+    return metrics, losses
+
+# %% ../../nbs/look/03_results.ipynb #48088beb
 def results_of(learn: Learner,
     dl: Any = None,        # loader or tuple, as for `validate`; None: `valid_dl`
     *,
@@ -269,14 +281,7 @@ def results_of(learn: Learner,
         look = Look(classes, decode, mean, std, columns, rate, min_score)
         get_losses, is_single = loss_of(learn, loss, min_score)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
-        read, whole = Singles(dl) if is_single else dl, None
-        try:
-            try:
-                with learn.added_hooks(collect): metrics = learn.validate(read)
-            finally:
-                if is_single: whole = whole_loss(learn, read)
-            losses = collect.losses.result()
-            if whole is not None: check_mean(whole, losses[:read.n])
+        try: metrics, losses = _run(learn, dl, collect, is_single)
         finally: set_rng_states(states, dl)
         pred, targ = collect.outputs()
         has_loss = loss is not None or any(k.endswith('loss') for k in metrics)

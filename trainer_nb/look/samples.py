@@ -115,6 +115,19 @@ def _row(x, look):
     more = f', … {len(x)} in all' if len(x) > 6 else ''
     return ', '.join(map(format_value, x[:3 if more else 6].tolist())) + more
 
+def _check(look):
+    "Refuse what is no way to show samples"
+    if (look.mean is None) != (look.std is None):
+        raise ValueError('to undo a normalization, pass both mean and std')
+    if look.decode is not None and not callable(look.decode):
+        raise TypeError(f'decode is {look.decode!r}: expected a function of a list of token ids, '
+                        'such as tokenizer.decode')
+    if look.rate is not None and not look.rate > 0:
+        raise ValueError(f'rate is {look.rate!r}: expected Hz, above 0')
+    is_known = look.classes is None or hasattr(look.classes, '__getitem__')
+    if isinstance(look.classes, str) or not is_known: raise TypeError(
+        f'classes is {look.classes!r}: expected a list of names, or a dict of class id to name')
+
 # %% ../../nbs/look/01_samples.ipynb #90fb72e2
 @dataclass
 class Look:
@@ -127,17 +140,7 @@ class Look:
     rate: int|None = None                   # of signals that are sounds, in Hz
     min_score: float = .5                   # of predicted boxes
 
-    def __post_init__(self):
-        if (self.mean is None) != (self.std is None):
-            raise ValueError('to undo a normalization, pass both mean and std')
-        if self.decode is not None and not callable(self.decode):
-            raise TypeError(f'decode is {self.decode!r}: expected a function of a list of token ids, '
-                            'such as tokenizer.decode')
-        if self.rate is not None and not self.rate > 0:
-            raise ValueError(f'rate is {self.rate!r}: expected Hz, above 0')
-        is_known = self.classes is None or hasattr(self.classes, '__getitem__')
-        if isinstance(self.classes, str) or not is_known: raise TypeError(
-            f'classes is {self.classes!r}: expected a list of names, or a dict of class id to name')
+    def __post_init__(self): _check(self)
 
     def name(self, i: int) -> str:      # i: class id
         "Return the name of a class"
