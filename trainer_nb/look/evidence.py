@@ -46,11 +46,10 @@ def _logits(pred):
 _VIEWS = 'View', 'Squeeze', 'Unsqueeze', 'Reshape', 'UnsafeView', 'ToCopy'
 
 def _last_operation(pred):
-    "(name of the operation that made a tensor, its dimension if it has one), looking through views"
+    "Return the name of the operation that made a tensor, looking through views; '' without one"
     node = getattr(pred, 'grad_fn', None)
     while node is not None and node.name().startswith(_VIEWS): node = node.next_functions[0][0]
-    if node is None: return '', None
-    return node.name().removesuffix('0').removesuffix('Backward'), getattr(node, '_saved_dim', None)
+    return '' if node is None else node.name().removesuffix('0').removesuffix('Backward')
 
 # %% ../../nbs/look/06_evidence.ipynb #c50ccabf
 class _Watch(Hook):
@@ -93,10 +92,7 @@ class _Watch(Hook):
 _MOVING = *BATCH_NORMS, *DROPOUTS     # layers whose output depends on the mode
 
 def _modes(learn, seen, flat):
-    """Note the mode in which dropout and BatchNorm run
-
-    `seen` gets (`learn.training`, module, `module.training`), `flat` each BatchNorm with one value by channel
-    and sample."""
+    "Note the modes of dropout and BatchNorm, and in `flat` each BatchNorm with one value by channel and sample"
     owned = {*_modules(learn)}
     def note(m, args):
         if m not in owned or not isinstance(m, _MOVING): return
@@ -136,15 +132,13 @@ class Evidence:
     def __init__(self, learn: Learner):
         self.learn, self.kind, self.error = learn, loss_kind(learn.loss_fn), None
         self.is_own, self.is_same = learn.is_own('train_step'), True
-        self.modes, self.flat = set(), set()        # as `_modes` notes them
-        self.order, self.inside = [], set()         # modules with parameters of their own, as they are
-                                                    # called; those that others train through
+        self.modes, self.flat = set(), set()    # (learn.training, module, module.training); see `_modes`
+        self.order, self.inside = [], set()     # modules with parameters, as called; those trained through
         self.equal_rows = []        # names of the weights whose rows are all the same
         self.was_eval = {m for m in _modules(learn) if not m.training}
         self.watch = None           # of the first steps
         self.preds = self.changed = None        # of a batch, twice; and with another first sample
-        self.losses = self.adam = None          # of one batch trained again and again; with Adam:
-                                                # (losses, metrics before, metrics after)
+        self.losses = self.adam = None      # of one batch, again and again; as `_fit_with_adam` returns
         self._read(self.n_batches)
         try: self._train()
         except Exception as e: self.error = e

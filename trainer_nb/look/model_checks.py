@@ -20,19 +20,19 @@ from .evidence import NothingToSee, batch_tensors, check, need
 def _double_softmax(o):
     "Does cross_entropy get logits?"
     p = o.watch.pred.float()
-    if o.watch.made_by[0] == 'Softmax' or ((p >= 0).all() and ((p.sum(1) - 1).abs() < 1e-3).all()):
+    if o.watch.made_by == 'Softmax' or ((p >= 0).all() and ((p.sum(1) - 1).abs() < 1e-3).all()):
         return 'predictions sum to 1, and cross_entropy applies a softmax itself'
 
 @check('Leave out the sigmoid at the end of the model', 'watch', kinds=('logits',))
 def _double_sigmoid(o):
     "Does the binary loss get logits?"
-    if o.watch.made_by[0] == 'Sigmoid':
+    if o.watch.made_by == 'Sigmoid':
         return 'the model ends with a sigmoid, and the loss applies one itself'
 
 @check('nll_loss expects log_softmax; or use cross_entropy on logits', 'watch.pred', kinds=('nll',))
 def _not_log_probabilities(o):
     "Does nll_loss get log-probabilities?"
-    if o.watch.made_by[0] == 'LogSoftmax': raise NothingToSee
+    if o.watch.made_by == 'LogSoftmax': raise NothingToSee
     if (o.watch.pred.float().logsumexp(1).abs() > 1e-2).any():
         return 'exp(predictions) do not sum to 1'
 
@@ -41,7 +41,7 @@ _RANGES = {'Relu': (0, math.inf), 'Sigmoid': (0, 1), 'Tanh': (-1, 1), 'Softplus'
 @check(needs='watch')
 def _clipped_output(o):
     "Can the output reach the targets?"
-    last = o.watch.made_by[0]
+    last = o.watch.made_by
     if o.kind in ('classes', 'logits') and last == 'Relu':
         return 'the model ends with a ReLU, and logits are of both signs', 'Leave out the ReLU at the end'
     if o.kind != 'numbers' or o.y is None: raise NothingToSee
