@@ -1,7 +1,7 @@
 "Folds are scikit-learn's, by their definition; a model that has seen another fold is refused before it trains"
 from collections import Counter
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 

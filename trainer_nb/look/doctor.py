@@ -31,7 +31,8 @@ def _step_fails(o):
 @check('Fill gaps, and look for a division by a deviation of 0')
 def _nan_inputs(o):
     "Are all inputs finite?"
-    xs = [x for b in [*o.batches, *o.valid] for x in batch_tensors(b)[0] if x.is_floating_point()]
+    xs = []
+    for b in (*o.batches, *o.valid): xs += filter(torch.is_floating_point, batch_tensors(b)[0])
     need(xs)
     n = sum(not x.isfinite().all() for x in xs)
     if n: return f'{n} of {len(xs)} batches have nan or infinite inputs'
