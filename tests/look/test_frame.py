@@ -24,7 +24,7 @@ def frame(out, loss_fn, as_frame=True, config=None, train_dl=(), **kwargs):
 def values(table, names): return torch.tensor(table[names].values)
 
 def test_numbers_mean_what_the_loss_takes():
-    "nbs/look/15_frame has a cross entropy, and nbs/look/11_losses what each loss means"
+    "nbs/look/15_predictions has a cross entropy, and what each loss means"
     table = frame(lambda x: x.softmax(1).bfloat16(), F.cross_entropy)       # probabilities, though rounded
     assert torch.allclose(values(table, [0, 1, 2, 3]), X.softmax(1), atol=1e-2)
     table, p = frame(lambda x: x[:, 0], nn.BCEWithLogitsLoss(), ['no', 'yes']), 1/(1 + (-X[:, 0]).exp())

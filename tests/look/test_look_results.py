@@ -209,7 +209,7 @@ def test_confusion_says_what_it_counts():
 
 @pytest.mark.parametrize('kind', ['logits', 'two classes', 'margin'])
 def test_top_losses_show_labels_and_probabilities(kind):
-    "Where a prediction is no probability, none is shown; nbs/look/11_losses has more kinds"
+    "Where a prediction is no probability, none is shown; nbs/look/15_predictions has more kinds"
     g = torch.Generator().manual_seed(0)
     logits, targ = 3*torch.randn(30, 3, generator=g), torch.randint(3, (30,), generator=g)
     pred, chances, loss_fn = logits, logits.softmax(1), F.multi_margin_loss if kind == 'margin' else F.cross_entropy

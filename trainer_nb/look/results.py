@@ -190,15 +190,16 @@ def _drawn_with(res, i, picture):
     pred, targ = res.pred, res.targ
     if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}, {}
     if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}, {}
+    are_pictures = {kind_of(targ[i]), kind_of(pred[i])} == {'image'}
+    if are_pictures and task_of(res) == 'regression':
+        kind, to_probs = meaning(pred, res.loss_fn)
+        target = {} if is_same(picture, targ[i]) else {'target': targ[i]}
+        return {}, {**target, 'predicted': to_probs(pred[i]) if kind == 'labels' else pred[i]}
     try:
-        if task_of(res) != 'regression':
-            pred, targ = ids_of(pred[i:i + 1], targ[i:i + 1], res.loss_fn)
-            return {'target': targ[0], 'predicted': pred[0]}, {}
+        if task_of(res) == 'regression': return {}, {}
+        pred, targ = ids_of(pred[i:i + 1], targ[i:i + 1], res.loss_fn)
     except ValueError: return {'target': targ[i]}, {}       # `keep` left no class for each pixel
-    if {kind_of(targ[i]), kind_of(pred[i])} != {'image'}: return {}, {}
-    kind, to_probs = meaning(pred, res.loss_fn)
-    target = {} if is_same(picture, targ[i]) else {'target': targ[i]}
-    return {}, {**target, 'predicted': to_probs(pred[i]) if kind == 'labels' else pred[i]}
+    return {'target': targ[0], 'predicted': pred[0]}, {}
 
 # %% ../../nbs/look/03_results.ipynb #65acca35
 def _words(res, i, masks=()):
