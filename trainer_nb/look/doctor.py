@@ -28,6 +28,7 @@ def _step_fails(o):
     seen = f'the first steps raise {type(o.error).__name__}: {o.error}'.splitlines()[0]
     return seen, hints[0] if hints else 'See the error of learn.fit(1)'
 
+# %% ../../nbs/look/09_doctor.ipynb #682c4ff4
 @check('Fill gaps, and look for a division by a deviation of 0')
 def _nan_inputs(o):
     "Are all inputs finite?"

@@ -21,10 +21,9 @@ class _Meter(DispatchMode):
     "Follow the memory of tensors by kind and layer, and remember its largest moments"
     def __init__(self):
         super().__init__()
-        self.known = {}             # id of a storage → [reference, bytes, (kind, layer)]
-        self.held = Counter()       # bytes by kind and layer
-        self.now = self.peak = 0            # bytes
-        self.now_active = self.peak_active = 0      # of activations
+        self.known, self.held = {}, Counter()   # id of a storage → [reference, bytes, (kind, layer)]; their sums
+        self.now = self.peak = 0    # bytes; and those of activations
+        self.now_active = self.peak_active = 0
         self.at_peak, self.at_active = {}, {}       # copies of `held`
         self.layers, self.kind = [''], 'activations'
 
