@@ -64,12 +64,13 @@ TERMS = _listed({   # page, or page#section → terms
     'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
     'data/08_files': 'ImageFolder, images from a folder, text files, vocabulary, tokenize words, masks folder',
     'data/05_split': 'train test split, stratify',
-    'look/14_series': 'time series, forecast, forecasting, MASE, prediction interval',
+    'look/14_report': 'precision, recall, classification report, time series, forecast, forecasting, MASE, '
+                      'prediction interval',
     'look/17_album': 'samples while training, generate text while training, gan samples, show images while training, '
                      'qualitative results',
     'look/02_batch': 'show batch, look at data',
     'look/03_results': 'top losses, worst predictions, results',
-    'look/04_confusion': 'confusion matrix, precision, recall, classification report',
+    'look/04_confusion': 'confusion matrix',
     'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a step',
     'look/09_doctor': 'debug, debugging, sanity check, common mistakes',
     'loop/04_history': 'history, plot loss',
@@ -93,7 +94,7 @@ TERMS = _listed({   # page, or page#section → terms
     'save/06_export': 'safetensors, torch.export, deployment, onnx, export onnx, onnx runtime, onnxruntime, serving',
     'save/09_best': 'save best model, best model, load best model, best weights, best checkpoint, keep best, '
                     'ModelCheckpoint, save_best_only',
-    'look/15_frame': 'predictions to csv, predictions to a table, submission, class names, probabilities',
+    'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
     'look/16_folds': 'k-fold, kfold, k-fold cross-validation, cross-validation, cross validation, StratifiedKFold, '
                      'GroupKFold',
     'howto/16_everyday': 'recipes, everyday recipes',

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import psutil, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import trainer_nb.all       # noqa: F401   registers the display, as in a user's notebook
 from trainer_nb.learner import Learner
@@ -45,6 +45,11 @@ class Unsized:
     "A loader without a length"
     def __init__(self, dl): self.dl = dl
     def __iter__(self): return iter(self.dl)
+
+class Broken(Dataset):
+    "Samples that cannot be read"
+    def __len__(self): return 3
+    def __getitem__(self, i): raise OSError('no such picture')
 
 class Noisy(TensorDataset):
     "Samples draw from the global RNG, as augmentation does"

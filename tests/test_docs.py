@@ -3,6 +3,7 @@ import ast, inspect, json, pydoc, re
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -61,30 +62,6 @@ def test_every_public_name_is_seen_at_work():
         for tree, has_output in trees:
             if has_output: shown |= used(tree).union(*(o.get(name, ()) for name in used(tree) for o in (made, returns)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
-
-def functions():
-    "Public functions, and how public classes are made; dataclasses have no such source"
-    made = [o.__init__ if isinstance(o, type) else o
-            for o in (getattr(everything, name) for name in names)]
-    return [o for o in made if inspect.isfunction(o) and o.__module__ and o.__module__.startswith('trainer_nb')
-            and o.__code__.co_filename[0] != '<']
-
-def words_missing(f):
-    "Parameters whose line in `help` is not the comment beside them, and comments that `help` lacks"
-    text, source = pydoc.plain(pydoc.render_doc(f)), inspect.getsource(f)
-    for name in inspect.signature(f).parameters:
-        if name in ('self', 'learn'): continue
-        found = re.findall(rf'^ +(?:\w+, )*\*{{0,2}}{name}(?:, \w+)*  +(.+)', text, flags=re.M)
-        if len(found) != 1 or f'# {found[0]}' not in source: yield name
-    head = re.split(r'\n *\)(?: -> [^\n]+)?:', source)[0]
-    yield from (line for line in re.findall(r'^ +# (.+)', head, flags=re.M) if line not in text)
-
-VERBS = 'fit', 'validate', 'predict', 'record', 'lr_find', 'plot_schedule', 'export'
-
-def test_help_has_the_comment_beside_each_parameter():
-    found = {f.__qualname__: [*words_missing(f)]
-             for f in [*functions(), *(getattr(everything.Learner, o) for o in VERBS)]}
-    assert len(found) > 60 and not {name: words for name, words in found.items() if words}
 
 def links(text):
     text = re.sub(r'```.*?```', '', text, flags=re.S)
@@ -206,6 +183,15 @@ def described(f):
         elif rows: rows[-1][1] += ' ' + line.strip()
     yield from map(tuple, rows)
 
+def comments(f):
+    "Those beside the parameters and the end of the signature; dataclasses have no such source"
+    f = f.__init__ if isinstance(f, type) else f
+    if not inspect.isfunction(f) or f.__code__.co_filename[0] == '<': return []
+    source = inspect.getsource(f)
+    head = re.match(r'.*?\n *\)(?: -> [^\n]+?)?:[^\n]*', source, flags=re.S)
+    lines = re.findall(r'(?<=# ).+', head[0]) if head else []
+    return list(chain.from_iterable(re.split(r'(?:^|; )raises ', o) for o in lines))
+
 def table_on_page(text):
     "The same, from the rows of a table"
     def plain(s): return re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', s).replace(r'\|', '|')
@@ -222,6 +208,8 @@ def differs_on_its_page(name, site):
     if not is_own(f): return ''     # of another library
     rows = list(table_on_page(re.split('\n(?=### )', site.pages.describe(f, name, set()))[1]))
     wanted, is_class = list(described(f)), isinstance(f, type)
+    lost = [o for o in comments(f) if o not in ' '.join(about for _, about in wanted)]
+    if lost and (wanted or not owner): return f'no {lost}'
     if (is_class or wanted or not rows) and rows != wanted: return f'{rows} and {wanted}'
     order = [o for o, _ in rows]
     if {'returns', 'raises'} & {*order[:-1]}: return f'{order[-1]} is last'
@@ -231,7 +219,7 @@ def differs_on_its_page(name, site):
     return f'{unknown} are no parameters' if unknown else ''
 
 def test_the_table_of_a_page_is_that_of_help(site):
-    "Each row with all of its words, in the order of the signature, and what is returned last"
+    "Each row with all words of the comments beside it, in the order of the signature, and what is returned last"
     methods = [o for o in dir(everything.Learner) if o[0] != '_' and inspect.isfunction(getattr(everything.Learner, o))]
     found = {name: differs_on_its_page(name, site) for name in [*HAS_HELP, *(f'Learner.{o}' for o in methods)]}
     assert len(found) > 100 and not {name: text for name, text in found.items() if text}

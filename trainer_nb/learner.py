@@ -97,7 +97,7 @@ class Learner(BareLearner):
         return Display(display)
 
     def _make_frame(self, names, data, dl):
-        from trainer_nb.look.frame import as_frame
+        from trainer_nb.look.predictions import as_frame
         return as_frame(self, names, data, dl)
 
     def _keep_best(self, hooks, keep_best):

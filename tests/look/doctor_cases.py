@@ -44,6 +44,21 @@ def digits():
 
 def split(x, y): return (x[:320], y[:320]), (x[320:], y[320:])
 
+def changed(x, at, value):
+    "A copy with other values somewhere"
+    x = x.clone()
+    x[at] = value
+    return x
+
+def rows(start, end): return tuple(o[start:end] for o in digits())
+
+def column(i): return slice(None), i
+
+def in_order(x, y, by):
+    "Samples sorted by a key"
+    at = by.sort(stable=True).indices
+    return x[at], y[at]
+
 def mlp(n_out=10, *last, n_in=64, act=nn.ReLU):
     return nn.Sequential(nn.Linear(n_in, 64), act(), nn.Linear(64, n_out), *last)
 
@@ -65,7 +80,7 @@ def price():
     y = x[:, 10:20].sum(1, keepdim=True) + x[:, 30:31]*x[:, 40:41]
     return (y - y.mean())/y.std()
 
-images = lambda: digits()[0].view(-1, 1, 8, 8)
+def images(): return digits()[0].view(-1, 1, 8, 8)
 
 def cnn(n_out=10, bn=True):
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8) if bn else nn.Identity(), nn.ReLU(), nn.Flatten(),
@@ -85,10 +100,8 @@ class Net(nn.Module):
 bug('double_softmax', source='illiterate/BertClassifier/issues/2',
     softmax_before_cross_entropy=lambda: make(mlp(10, nn.Softmax(1))))
 
-@bug('double_sigmoid', source='avBuffer/UNet3plus_pth/issues/23')
-def sigmoid_before_bce_with_logits():
-    return make(mlp(1, nn.Sigmoid()), y=binary(), loss_fn=F.binary_cross_entropy_with_logits)
-
+bug('double_sigmoid', source='avBuffer/UNet3plus_pth/issues/23', sigmoid_before_bce_with_logits=lambda: make(
+    mlp(1, nn.Sigmoid()), y=binary(), loss_fn=F.binary_cross_entropy_with_logits))
 bug('not_log_probabilities', source='AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9',
     nll_of_a_softmax=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=F.nll_loss))
 bug('samples_interact', source='perone/euclidesdb/issues/2',
@@ -99,32 +112,27 @@ bug('clipped_output', source='ProteomicsML/ProteomicsML/pull/203',
 bug('negative_loss', 'metric_disagrees', source='kmkurn/pytorch-crf/issues/27',
     loss_without_its_minus=lambda: make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean()))
 
-@bug('metric_disagrees')
-def accuracy_over_the_wrong_dimension():
-    return make(metrics=Metric(lambda p, y: (p.argmax(0)[:len(y)] == y[:p.size(1)]).float().mean(), name='accuracy'))
+bug('metric_disagrees', accuracy_over_the_wrong_dimension=lambda: make(
+    metrics=Metric(lambda p, y: (p.argmax(0)[:len(y)] == y[:p.size(1)]).float().mean(), name='accuracy')))
 
 
 # parameters, gradients and optimizers
 
-class InAList(nn.Module):
-    def __init__(self):
+class Hidden(nn.Module):
+    "Layers and parameters in a list or a dict, which torch does not find"
+    def __init__(self, layers=(), scales=None):
         super().__init__()
-        self.layers, self.head = [nn.Linear(64, 64), nn.ReLU()], nn.Linear(64, 10)
+        self.layers, self.scales, self.head = [*layers], scales or {}, nn.Linear(64, 10)
 
     def forward(self, x):
         for f in self.layers: x = f(x)
+        for p in self.scales.values(): x = x*p
         return self.head(x)
 
-bug('unregistered', source='pytorch/pytorch/issues/715', layers_in_a_list=lambda: make(InAList))
-
-class InADict(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scales, self.head = {'a': nn.Parameter(torch.ones(64))}, nn.Linear(64, 10)
-
-    def forward(self, x): return self.head(x*self.scales['a'])
-
-bug('unregistered', source='pytorch/pytorch/issues/632', parameters_in_a_dict=lambda: make(InADict))
+bug('unregistered', source='pytorch/pytorch/issues/715',
+    layers_in_a_list=lambda: make(lambda: Hidden([nn.Linear(64, 64), nn.ReLU()])))
+bug('unregistered', source='pytorch/pytorch/issues/632',
+    parameters_in_a_dict=lambda: make(lambda: Hidden(scales={'a': nn.Parameter(torch.ones(64))})))
 
 @bug('not_in_optimizer', source='LaurentMazare/ocaml-torch/issues/36')
 def optimizer_made_before_the_head():
@@ -141,66 +149,54 @@ class Unused(Net):
         super().__init__()
         self.gate = nn.Linear(64, 64)
 
+def with_weights(init, *args, bias=None, at=(0, 2)):
+    "A network whose weights, and biases, are set by hand"
+    model = mlp()
+    for i in at:
+        init(model[i].weight, *args)
+        if bias is not None: bias(model[i].bias)
+    return model
+
+def frozen(i):
+    model = mlp()
+    model[i].requires_grad_(False)
+    return model
+
 bug('no_gradient', layer_that_nobody_calls=lambda: make(Unused))
-
-@bug('no_gradient', 'symmetric', source='wagonhelm/NaNmnist/issues/2')
-def weights_of_zero():
-    model = mlp()
-    for p in model.parameters(): nn.init.zeros_(p)
-    return make(model)
-
-@bug('vanishing')
-def deep_and_sigmoid():
-    between = (o for _ in range(10) for o in (nn.Sigmoid(), nn.Linear(32, 32)))
-    return make(nn.Sequential(nn.Linear(64, 32), *between, nn.Linear(32, 10)))
-
-@bug('frozen_head')
-def frozen_head():
-    model = mlp()
-    model[2].requires_grad_(False)
-    return make(model)
-
+bug('no_gradient', 'symmetric', source='wagonhelm/NaNmnist/issues/2',
+    weights_of_zero=lambda: make(with_weights(nn.init.zeros_, bias=nn.init.zeros_)))
+bug('vanishing', deep_and_sigmoid=lambda: make(nn.Sequential(
+    nn.Linear(64, 32), *[f() for f in [nn.Sigmoid, lambda: nn.Linear(32, 32)]*10], nn.Linear(32, 10))))
+bug('frozen_head', frozen_head=lambda: make(frozen(2)))
 bug('lr', lr_of_adam_far_too_high=lambda: make(lr=1.))
 bug('lr', lr_of_sgd_far_too_low=lambda: make(optim=torch.optim.SGD, lr=1e-8))
 bug('no_progress', optimizer_that_maximizes=lambda: make(optim=partial(torch.optim.SGD, maximize=True), lr=.1))
 bug('weight_decay', weight_decay_far_too_strong=lambda: make(optim=partial(torch.optim.Adam, weight_decay=5.)))
 bug('no_progress', clipped_to_nothing=lambda: make(optim=torch.optim.SGD, lr=.05, hooks=[GradClip(1e-7)]))
 
-@bug('initial_loss')
-def weights_far_too_large():
-    model = mlp()
-    for m in (model[0], model[2]): nn.init.normal_(m.weight)
-    return make(model)
+bug('initial_loss', weights_far_too_large=lambda: make(with_weights(nn.init.normal_)))
 
 
 # modes and randomness
 
-def switching(training):
-    "A step that switches the whole model to a mode"
+def step_in(training, part=lambda model: model):
+    "A step that switches the model, or a part of it, to a mode"
     def step(batch, learn):
-        learn.model.train(training)
+        part(learn.model).train(training)
         pred = learn.model(batch[0])
         return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
-    return step
+    return dict(loss_fn=None, train_step=step)
 
-@bug('wrong_mode', source='fartashf/vsepp/issues/4')
-def step_in_evaluation_mode():
-    return make(lambda: nn.Sequential(nn.Dropout(.2), mlp()), loss_fn=None, train_step=switching(False))
-
-@bug('wrong_mode', source='wolny/pytorch-3dunet/issues/53')
-def validation_in_training_mode():
-    return make(lambda: nn.Sequential(mlp(64), nn.Dropout(.2), nn.Linear(64, 10)), loss_fn=None,
-                train_step=switching(True))
-
+bug('wrong_mode', source='fartashf/vsepp/issues/4',
+    step_in_evaluation_mode=lambda: make(lambda: nn.Sequential(nn.Dropout(.2), mlp()), **step_in(False)))
+bug('wrong_mode', source='wolny/pytorch-3dunet/issues/53', validation_in_training_mode=lambda: make(
+    lambda: nn.Sequential(mlp(64), nn.Dropout(.2), nn.Linear(64, 10)), **step_in(True)))
 bug('random_in_eval', source='colehurwitz/IBL_MtM_model/pull/13',
     dropout_as_a_function=lambda: make(Net(between=lambda x: F.dropout(x.relu(), .3))))
 bug('samples_interact', source='zhouhaoyi/Informer2020/issues/59',
     view_for_a_transpose=lambda: make(Net(between=lambda x: x.relu().view(64, -1).contiguous().t())))
-
-@bug('batch_of_one', source='fastai/fastai/issues/1352')
-def last_batch_of_one():
-    x, y = digits()
-    return make(nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 10)), train=(x[:321], y[:321]))
+bug('batch_of_one', source='fastai/fastai/issues/1352', last_batch_of_one=lambda: make(
+    nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 10)), train=rows(0, 321)))
 
 
 # data
@@ -210,41 +206,24 @@ bug('not_normalized', source='kratzert/finetune_alexnet_with_tensorflow/issues/7
 bug('not_normalized', source='pkmital/pycadl/pull/5',
     divided_by_255_twice=lambda: make(x=(digits()[0].clip(-1) + 1)/255/255))
 
-@bug('nan_inputs', source='vanvalenlab/deepcell-toolbox/issues/71')
-def normalized_by_a_deviation_of_zero():
-    x = digits()[0].clone()
-    x[::40] = float('nan')
-    return make(x=x)
-
-@bug('not_shuffled', source='Deci-AI/super-gradients/issues/416')
-def sorted_and_not_shuffled():
-    x, y = digits()
-    at = y[:320].sort(stable=True).indices
-    return make(train=DataLoader(TensorDataset(x[at], y[at]), 32))
-
-@bug('valid_in_train', source='marin-community/marin/pull/2700')
-def validation_overlaps_training():
-    x, y = digits()
-    return make(valid=(x[240:360], y[240:360]))
+bug('nan_inputs', source='vanvalenlab/deepcell-toolbox/issues/71', normalized_by_a_deviation_of_zero=lambda: make(
+    x=changed(digits()[0], slice(None, None, 40), float('nan'))))
+bug('not_shuffled', source='Deci-AI/super-gradients/issues/416', sorted_and_not_shuffled=lambda: make(
+    train=DataLoader(TensorDataset(*in_order(*rows(0, 320), rows(0, 320)[1])), 32)))
+bug('valid_in_train', source='marin-community/marin/pull/2700',
+    validation_overlaps_training=lambda: make(valid=rows(240, 360)))
 
 @bug('other_classes')
 def split_without_shuffling():
-    x, y = digits()
-    at = y.sort(stable=True).indices
-    return make(train=(x[at][:320], y[at][:320]), valid=(x[at][320:], y[at][320:]))
+    train, valid = split(*in_order(*digits(), digits()[1]))
+    return make(train=train, valid=valid)
 
-@bug('train_valid_differ')
-def validation_not_normalized():
-    x, y = digits()
-    return make(valid=(x[320:]*6 + 5, y[320:]))
+def valid_with(f):
+    x, y = rows(320, 400)
+    return make(valid=(f(x), y))
 
-@bug('leak')
-def target_among_the_inputs():
-    x, y = digits()
-    x = x.clone()
-    x[:, 0] = y
-    return make(x=x)
-
+bug('train_valid_differ', validation_not_normalized=lambda: valid_with(lambda x: x*6 + 5))
+bug('leak', target_among_the_inputs=lambda: make(x=changed(digits()[0], column(0), digits()[1])))
 bug('targets_out_of_range',
     labels_of_minus_one_and_one=lambda: make(mlp(1), y=binary()*2 - 1, loss_fn=F.binary_cross_entropy_with_logits))
 bug('off_by_one', source='pyg-team/pytorch_geometric/issues/441',
@@ -259,10 +238,8 @@ class Slow(TensorDataset):
 bug('slow_loader',
     loader_slower_than_the_model=lambda: make(train=DataLoader(Slow(*split(*digits())[0]), 32, shuffle=True)))
 
-@bug('mismatched')
-def labels_of_other_samples():
-    x, y = digits()
-    return make(y=y[torch.randperm(400, generator=torch.Generator().manual_seed(3))])
+bug('mismatched', labels_of_other_samples=lambda: make(
+    y=digits()[1][torch.randperm(400, generator=torch.Generator().manual_seed(3))]))
 
 
 # healthy set-ups: usual ones, and unusual ones that look like a bug
@@ -276,28 +253,16 @@ healthy(log_softmax_with_nll=lambda: make(mlp(10, nn.LogSoftmax(1)), loss_fn=nn.
 healthy(images_with_batchnorm=lambda: make(cnn, x=images(), metrics=accuracy, hooks=[OneCycle(.01)]))
 healthy(pixels_from_0_to_1=lambda: make(cnn, x=(images().clip(-1) + 1)/3.2))
 
-@healthy
-def fine_tuning():
-    model = mlp()
-    model[0].requires_grad_(False)
-    return make(model)
-
+healthy(fine_tuning=lambda: make(frozen(0)))
 healthy(frozen_by_a_hook=lambda: make(cnn, x=images(), hooks=[Freeze('0', '1'), FreezeBN()]))
 healthy(
     momentum_and_weight_decay=lambda: make(optim=partial(torch.optim.SGD, momentum=.9, weight_decay=5e-4), lr=.03))
 
-@healthy
-def dropout_and_layer_norm():
-    return make(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(.3), nn.Linear(64, 10)),
-                hooks=[EMA(.99), GradClip(1.)])
-
+healthy(dropout_and_layer_norm=lambda: make(
+    nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(.3), nn.Linear(64, 10)),
+    hooks=[EMA(.99), GradClip(1.)]))
 healthy(accumulation_and_bf16=lambda: make(hooks=[GradAccum(2), AMP()]))
-
-@healthy
-def zero_head():
-    model = mlp()
-    nn.init.zeros_(model[2].weight)
-    return make(model)
+healthy(zero_head=lambda: make(with_weights(nn.init.zeros_, at=[2])))
 
 class Pairs(Dataset):
     "Augmented samples"
@@ -334,18 +299,14 @@ def stream():
     x = torch.randn(80, 64, generator=torch.Generator().manual_seed(5))
     return make(mlp(2), train=DataLoader(Stream(), 32), valid=(x, (x[:, :10].sum(1) > 0).long()))
 
-@healthy
-def own_step():
-    def step(batch, learn):
-        x, y = batch
-        pred = learn.model(x)
-        return {'loss': F.cross_entropy(pred, y, label_smoothing=.1), 'pred': pred, 'targ': y}
-    return make(loss_fn=None, train_step=step, metrics=accuracy)
+def smooth_step(batch, learn):
+    pred = learn.model(batch[0])
+    return {'loss': F.cross_entropy(pred, batch[1], label_smoothing=.1), 'pred': pred, 'targ': batch[1]}
 
-@healthy
-def step_that_returns_a_loss_only():
-    def step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
-    return make(loss_fn=None, train_step=step)
+def bare_step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+
+healthy(own_step=lambda: make(loss_fn=None, train_step=smooth_step, metrics=accuracy))
+healthy(step_that_returns_a_loss_only=lambda: make(loss_fn=None, train_step=bare_step))
 
 class WithLoss(nn.Module):
     def __init__(self):
@@ -372,106 +333,61 @@ def trained_already():
 
 # bugs that were written when the checks stood
 
-@later('double_softmax')
-def softmax_function_in_forward():
-    return make(Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1))
-
+later('double_softmax', softmax_function_in_forward=lambda: make(
+    Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1)))
 later('random_in_eval', noise_in_forward=lambda: make(Net(between=lambda x: (x + torch.randn_like(x)).relu())))
 later('samples_interact',
     norm_over_the_batch=lambda: make(Net(between=lambda x: ((x - x.mean(0))/(x.std(0)+1e-5)).relu())))
 later('no_gradient', argmax_in_the_middle=lambda: make(Net(between=lambda x: F.one_hot(x.argmax(1), 64).float())))
 
-@later('no_gradient')
-def no_grad_body():
-    class M(Net):
-        def forward(self, x):
-            with torch.no_grad(): h = self.body(x).relu()
-            return self.head(h)
-    return make(M)
+class NoGrad(Net):
+    def forward(self, x):
+        with torch.no_grad(): h = self.body(x).relu()
+        return self.head(h)
 
-@later('leak')
-def one_hot_of_target_among_inputs():
-    x, y = digits()
-    return make(x=torch.cat([x, F.one_hot(y, 10).float()],1), model=mlp(n_in=74))
-
-@later('not_normalized')
-def one_column_in_millions():
-    x, y = digits()
-    x = x.clone()
-    x[:, 5] *= 1e6
-    return make(x=x)
-
-@later('train_valid_differ')
-def validation_times_255():
-    x, y = digits()
-    return make(valid=(x[320:]*255, y[320:]))
-
+later('no_gradient', no_grad_body=lambda: make(NoGrad))
+later('leak', one_hot_of_target_among_inputs=lambda: make(
+    mlp(n_in=74), x=torch.cat([digits()[0], F.one_hot(digits()[1], 10).float()], 1)))
+later('not_normalized',
+    one_column_in_millions=lambda: make(x=changed(digits()[0], column(5), digits()[0][:, 5]*1e6)))
+later('train_valid_differ', validation_times_255=lambda: valid_with(lambda x: x*255))
 later('loss_not_finite',
     log_of_zero=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=lambda p, y: -(p*F.one_hot(y, 10)).log().mean()))
 later('lr', adam_lr_10=lambda: make(lr=10.))
 
-@later('wrong_mode')
-def batchnorm_in_eval_in_step():
-    def step(b, learn):
-        learn.model[0].eval()
-        pred = learn.model(b[0])
-        return {'loss': F.cross_entropy(pred, b[1]), 'pred': pred, 'targ': b[1]}
-    return make(lambda: nn.Sequential(nn.BatchNorm1d(64), mlp()), loss_fn=None, train_step=step)
+later('wrong_mode', batchnorm_in_eval_in_step=lambda: make(
+    lambda: nn.Sequential(nn.BatchNorm1d(64), mlp()), **step_in(False, lambda model: model[0])))
 
 @later('not_shuffled')
 def sorted_regression():
-    (x, _), y = digits(), price()
-    at = y[:320, 0].sort().indices
-    return make(mlp(1), train=DataLoader(TensorDataset(x[at], y[at]), 32), valid=(x[320:], y[320:]), loss_fn=F.mse_loss)
+    x, y = in_order(digits()[0][:320], price()[:320], price()[:320, 0])
+    return make(mlp(1), train=DataLoader(TensorDataset(x, y), 32), valid=(digits()[0][320:], price()[320:]),
+                loss_fn=F.mse_loss)
 
-@later('valid_in_train')
-def validation_is_training():
-    x, y = digits()
-    return make(valid=(x[:320], y[:320]))
-
-@later('constant_inputs')
-def dataset_ignores_its_index():
-    x, y = digits()
-    return make(x=x[:1].expand(400, -1).clone())
-
+later('valid_in_train', validation_is_training=lambda: make(valid=rows(0, 320)))
+later('constant_inputs', dataset_ignores_its_index=lambda: make(x=digits()[0][:1].expand(400, -1).clone()))
 later('targets_out_of_range',
     bce_of_class_ids=lambda: make(mlp(1), y=digits()[1].float()[:, None], loss_fn=F.binary_cross_entropy_with_logits))
 
 
 # bugs for checks that no other one needs
 
-@each('nan_targets')
-def gaps_in_the_targets():
-    y = price().clone()
-    y[::40] = float('nan')
-    return make(mlp(1), y=y, loss_fn=lambda p, y: (p - y).square().nanmean())
-
+each('nan_targets', gaps_in_the_targets=lambda: make(
+    mlp(1), y=changed(price(), slice(None, None, 40), float('nan')), loss_fn=lambda p, y: (p - y).square().nanmean()))
 each('constant_targets', one_label_for_all=lambda: make(y=torch.full((400,), 3)))
 each('negative_loss',
     likelihood_without_its_minus=lambda: make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean()))
-
-@each('symmetric')
-def all_weights_equal():
-    model = mlp()
-    for m in (model[0], model[2]): nn.init.constant_(m.weight, .01)
-    for m in (model[0], model[2]): nn.init.zeros_(m.bias)
-    return make(model)
-
+each('symmetric', all_weights_equal=lambda: make(with_weights(nn.init.constant_, .01, bias=nn.init.zeros_)))
 each('cannot_overfit', outputs_of_almost_nothing=lambda: make(Net(after=lambda x: x*1e-4)))
 
-@each('detached_loss')
-def loss_of_the_weights_only():
+def weights_and(loss):
+    "A loss of the weights, and something without a gradient"
     model = mlp()
-    def loss(pred, y): return F.cross_entropy(pred.detach(), y) + .01*sum(p.square().sum() for p in model.parameters())
-    return make(model, loss_fn=loss)
+    return make(model, loss_fn=lambda pred, y: loss(pred, y) + .01*sum(p.square().sum() for p in model.parameters()))
 
-@each('detached_loss')
-def loss_of_an_argmax():
-    model = mlp()
-    def loss(pred, y):
-        wrong = (pred.argmax(1) != y).float().mean()
-        return wrong + .01*sum(p.square().sum() for p in model.parameters())
-    return make(model, loss_fn=loss)
+each('detached_loss',
+    loss_of_the_weights_only=lambda: weights_and(lambda pred, y: F.cross_entropy(pred.detach(), y)),
+    loss_of_an_argmax=lambda: weights_and(lambda pred, y: (pred.argmax(1) != y).float().mean()))
 
 class Clock:
     "Noise that no seed governs"
@@ -479,14 +395,8 @@ class Clock:
 
 each('not_deterministic', loss_of_the_hour=lambda: make(loss_fn=Clock()))
 
-@each('leak')
-def target_among_the_inputs_of_a_regression():
-    x = digits()[0].clone()
-    x[:, 7] = price()[:, 0]*.5
-    return make(mlp(1), x=x, y=price(), loss_fn=F.mse_loss)
-
-@each('loss_not_finite')
-def root_of_zero():
-    return make(mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().mean() + 1e-3*(p - p).sqrt().mean())
-
+each('leak', target_among_the_inputs_of_a_regression=lambda: make(
+    mlp(1), x=changed(digits()[0], column(7), price()[:, 0]*.5), y=price(), loss_fn=F.mse_loss))
+each('loss_not_finite', root_of_zero=lambda: make(
+    mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().mean() + 1e-3*(p - p).sqrt().mean()))
 each('clipped_output', tanh_on_a_regression=lambda: make(mlp(1, nn.Tanh()), y=price()*3, loss_fn=F.mse_loss))

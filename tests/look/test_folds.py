@@ -1,46 +1,30 @@
 "Folds are scikit-learn's, by their definition; a model that has seen another fold is refused before it trains"
 from collections import Counter
 
-import pytest, torch, torch.nn.functional as F
+import pytest, torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from common import make_learner, problem
-from trainer_nb.all import LambdaHook, Learner, accuracy, cross_validate, folds
+from trainer_nb.all import LambdaHook, accuracy, cross_validate, folds
 
-@pytest.mark.parametrize('n,k', [(10, 3), (7, 7), (24, 5)])
-def test_each_sample_is_validated_once(n, k):
-    "and folds differ by one sample at most"
-    x = torch.arange(n)
-    pairs = [*folds(x, k)]
-    assert len(pairs) == k and torch.cat([valid for _, valid in pairs]).sort()[0].equal(x)
-    assert {len(valid) for _, valid in pairs} <= {n//k, -(-n//k)}
-    for train, valid in pairs: assert sorted([*train.tolist(), *valid.tolist()]) == x.tolist()
-
-def test_classes_are_spread_evenly():
+def test_folds_are_even_and_follow_from_the_seed():
+    "nbs/data/05_split holds that each sample is validated once, and that groups stay together"
+    assert [len(valid) for _, valid in folds(torch.arange(10), 3)] in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
     y = torch.tensor([0]*17 + [1]*8 + [2]*5)[torch.randperm(30, generator=torch.Generator().manual_seed(3))]
     for _, valid in folds((torch.arange(30), y), 4, stratify=True):
         counts = Counter(valid[1].tolist())
         for c, n in (0, 17), (1, 8), (2, 5): assert counts[c] in (n//4, -(-n//4))
         assert len(valid[1]) in (7, 8)
     with pytest.warns(UserWarning, match='a class has 5 samples for 6 folds'): folds((y, y), 6, stratify=True)
-
-def test_groups_stay_together():
-    groups = [f'g{i % 7}' if i < 40 else 'large' for i in range(60)]
-    pairs = [*folds([*range(60)], 4, groups=groups)]
-    found = [{groups[i] for i in valid} for _, valid in pairs]
-    assert sum(map(len, found)) == 8 and {'large'} in found        # the largest has a fold of its own
-    for train, valid in pairs: assert not {groups[i] for i in train} & {groups[i] for i in valid}
-    assert sorted(i for _, valid in pairs for i in valid) == [*range(60)]
-
-def test_seeds_and_kinds_of_data():
-    x = torch.arange(20)
-    def first(**kwargs): return next(iter(folds(x, **kwargs)))[1].tolist()
+    groups = ['large']*20 + [f'g{i % 7}' for i in range(40)]
+    assert {'large'} in [{groups[i] for i in valid} for _, valid in folds([*range(60)], 4, groups=groups)]
+    def first(**kwargs): return next(iter(folds(torch.arange(20), **kwargs)))[1].tolist()
     before = torch.get_rng_state()
     assert first() == first(seed=0) != first(seed=1) and torch.equal(before, torch.get_rng_state())
-    train, valid = next(folds(TensorDataset(x), 4))
-    assert isinstance(train, Subset) and len(valid) == 5
-    train, valid = next(folds((x, x.numpy()), 4))
+    train, valid = next(folds(TensorDataset(y), 4))
+    assert isinstance(train, Subset) and len(valid) == 8
+    train, valid = next(folds((y, y.numpy()), 4))
     assert valid[0].tolist() == valid[1].tolist()
 
 X, Y = problem(60)
@@ -48,48 +32,33 @@ X, Y = problem(60)
 def make(train, valid, model=None, **kwargs):
     return make_learner(model or nn.Linear(4, 3), train, valid, metrics=[accuracy], bs=16, **kwargs)
 
-def test_the_table():
-    made = []
-    def seeded(train, valid):
-        torch.manual_seed(len(made))
-        made.append((train, valid))
-        return make(train, valid)
-    cv = cross_validate(seeded, (X, Y), 4, stratify=True, n_epochs=2, keep_best='valid_accuracy')
-    expected = []
-    for learn, (_, (x, y)) in zip(cv.learners, made):
-        with torch.no_grad(): pred = learn.model(x)
-        expected.append((F.cross_entropy(pred, y).item(), (pred.argmax(1) == y).double().mean().item()))
-    values = torch.tensor(expected, dtype=torch.float64)
-    for i, name in enumerate(['valid_loss', 'valid_accuracy']):
-        assert torch.allclose(torch.tensor([o[name] for o in cv.rows], dtype=torch.float64), values[:, i], atol=1e-6)
-        assert cv.mean[name] == pytest.approx(values[:, i].mean().item(), abs=1e-6)
-        assert cv.std[name] == pytest.approx(values[:, i].std(correction=1).item(), abs=1e-6)
-    lines = repr(cv).splitlines()
-    assert [o.split()[0] for o in lines] == ['fold', '0', '1', '2', '3', 'mean', 'std']
-    assert cv._repr_html_().count('<tr>') == 7
-
-class Frozen(nn.Module):
-    def __init__(self, body):
-        super().__init__()
-        self.body, self.head = body, nn.Linear(4, 3)
-    def forward(self, x): return self.head(self.body(x))
+def test_rows_are_of_the_epoch_whose_weights_were_restored():
+    "nbs/look/16_folds holds mean and deviation against the learners' own values"
+    def worse(train, valid):        # with each epoch
+        learn = make(train, valid)
+        learn.add_hook(LambdaHook(after_backward=lambda learn: [p.grad.neg_() for p in learn.model.parameters()]))
+        return learn
+    cv = cross_validate(worse, (X, Y), 2, n_epochs=3, keep_best='valid_loss')
+    for learn, row in zip(cv.learners, cv.rows, strict=True):
+        assert row['valid_loss'] == learn.history.epochs['valid_loss'][0] < learn.history.epochs['valid_loss'][2]
+        assert row == pytest.approx(learn.validate(), abs=1e-6)
+    assert cv._repr_html_().count('<tr>') == 5
 
 def test_a_model_of_another_fold_is_refused():
-    model, fits = nn.Linear(4, 3), []
-    def again(train, valid):
+    "Also in a new wrapper, before it trains; what is frozen learns nothing"
+    fits, body = [], nn.Linear(4, 4)
+    def tuned(train, valid):
         fits.append(1)
-        return make(train, valid, nn.Sequential(model))         # in a new wrapper, with a new optimizer
+        return make(train, valid, nn.Sequential(body, nn.Linear(4, 3)))
     with pytest.raises(ValueError, match='the model of fold 1 is that of fold 0.*make the model inside'):
-        cross_validate(again, (X, Y), n_epochs=1)
+        cross_validate(tuned, (X, Y), n_epochs=1)
     assert len(fits) == 2
+    body.requires_grad_(False)
+    assert len(cross_validate(tuned, (X, Y), 2, n_epochs=1).learners) == 2
     learn = make((X, Y), (X, Y))
     learn.fit(1)
-    with pytest.raises(ValueError, match='is trained already'): cross_validate(lambda *o: learn, (X, Y), n_epochs=1)
-    with pytest.raises(TypeError, match='make returned a Linear'): cross_validate(lambda *o: model, (X, Y), n_epochs=1)
-    with pytest.raises(ValueError, match='no valid_dl'): cross_validate(lambda t, v: make(t, None), (X, Y), n_epochs=1)
-    body = nn.Linear(4, 4).requires_grad_(False)            # pretrained and frozen, it learns nothing
-    assert len(cross_validate(lambda t, v: make(t, v, Frozen(body)), (X, Y), 2, n_epochs=1).learners) == 2
-    assert isinstance(learn, Learner)
+    for f, text in (lambda *o: learn, 'is trained already'), (lambda train, _: make(train, None), 'no valid_dl'):
+        with pytest.raises(ValueError, match=text): cross_validate(f, (X, Y), n_epochs=1)
 
 @pytest.mark.parametrize('how', ['error', 'interrupt'])
 def test_folds_that_are_done_outlast_an_error_and_an_interrupt(how):

@@ -1,6 +1,5 @@
 "`predict(as_frame=True)`: a row for each sample, and numbers that mean what their heading says"
 import sys
-from functools import partial
 from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
@@ -8,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner, problem
-from trainer_nb.look.losses import chances_of
+from trainer_nb.look.predictions import chances_of
 
 X, Y = problem()
 
@@ -24,39 +23,21 @@ def frame(out, loss_fn, as_frame=True, config=None, train_dl=(), **kwargs):
 
 def values(table, names): return torch.tensor(table[names].values)
 
-@pytest.mark.parametrize('loss_fn,to_probs', [
-    (F.cross_entropy, lambda z: z.exp()/z.exp().sum(1, keepdim=True)),
-    (partial(F.cross_entropy, label_smoothing=.1), lambda z: z.exp()/z.exp().sum(1, keepdim=True)),
-    (nn.NLLLoss(), torch.exp)])
-def test_classes(loss_fn, to_probs):
-    table = frame(lambda x: x, loss_fn, ['a', 'b', 'c', 'd'])
-    assert torch.allclose(values(table, ['a', 'b', 'c', 'd']), to_probs(X), atol=1e-6)
-    assert [*table.predicted] == ['abcd'[i] for i in X.argmax(1)]
-
-def test_probabilities_are_not_made_of_probabilities():
-    "also if they are rounded to bfloat16"
-    for dtype, tol in (torch.float32, 1e-6), (torch.bfloat16, 1e-2):
-        table = frame(lambda x, dtype=dtype: x.softmax(1).to(dtype), F.cross_entropy)
-        assert torch.allclose(values(table, [0, 1, 2, 3]), X.softmax(1), atol=tol)
-
-@pytest.mark.parametrize('out', [lambda x: x[:, 0], lambda x: x[:, :1]])
-def test_yes_or_no(out):
-    table, p = frame(out, nn.BCEWithLogitsLoss(), ['no', 'yes']), 1/(1 + (-X[:, 0]).exp())
+def test_numbers_mean_what_the_loss_takes():
+    "nbs/look/15_predictions has a cross entropy, and what each loss means"
+    table = frame(lambda x: x.softmax(1).bfloat16(), F.cross_entropy)       # probabilities, though rounded
+    assert torch.allclose(values(table, [0, 1, 2, 3]), X.softmax(1), atol=1e-2)
+    table, p = frame(lambda x: x[:, 0], nn.BCEWithLogitsLoss(), ['no', 'yes']), 1/(1 + (-X[:, 0]).exp())
     assert torch.allclose(values(table, ['no', 'yes']), torch.stack([1 - p, p], 1), atol=1e-6)
     assert [*table.predicted] == [('no', 'yes')[int(o > .5)] for o in p]
-
-def test_labels_and_values():
     table = frame(lambda x: x, nn.BCEWithLogitsLoss(), [*'abcd'])
     assert [*table.columns] == [*'abcd'] and torch.allclose(values(table, [*'abcd']), 1/(1 + (-X).exp()), atol=1e-6)
-    assert torch.equal(values(frame(lambda x: x[:, :1], F.mse_loss), ['predicted'])[:, 0], X[:, 0])
     assert torch.equal(values(frame(lambda x: x, F.mse_loss, [*'abcd']), [*'abcd']), X)
 
 @pytest.mark.parametrize('out,loss_fn', [
-    (lambda x: x, F.cross_entropy), (lambda x: x.log_softmax(1), nn.NLLLoss()),
-    (lambda x: x.softmax(1), F.cross_entropy), (lambda x: x.softmax(1).bfloat16(), F.cross_entropy),
+    (lambda x: x.log_softmax(1), nn.NLLLoss()), (lambda x: x.softmax(1).bfloat16(), F.cross_entropy),
     (lambda x: x[:, :1], nn.BCEWithLogitsLoss())])
 def test_results_show_the_same_probabilities(out, loss_fn):
-    "They had other tolerances, and made probabilities of probabilities where a cross entropy trained"
     y = (Y > 0).float()[:, None] if out(X).size(1) == 1 else Y
     res = make_learner(Says(out), (), loss_fn=loss_fn).results((X, y))
     chances = chances_of(res, [*range(len(X))])
@@ -72,32 +53,18 @@ def test_names_come_from_the_data_and_the_config():
         table = frame(lambda x: {'logits': x}, None, config=config)
         assert torch.allclose(values(table, [*'abcd']), expected, atol=1e-6)
 
-@pytest.mark.parametrize('out,loss_fn,names,text', [
-    (lambda x: x, lambda p, y: p.mean(), [*'abcd'], 'nothing tells what the 4 outputs of the model mean.*softmax'),
-    (lambda x: x, F.cross_entropy, [*'abc'], '3 names for 4 outputs'),
-    (lambda x: x, F.cross_entropy, 'abcd', 'expected True, or a list of the names'),
-    (lambda x: x[:, :, None], F.cross_entropy, True, r'the predictions are a tensor of shape \(24, 4, 1\)')])
-def test_what_would_mislead_is_refused(out, loss_fn, names, text):
-    with pytest.raises((TypeError, ValueError), match=text): frame(out, loss_fn, names)
-
 def test_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pandas', None)
     with pytest.raises(ImportError, match=r'pip install "trainer_nb\[pandas\]"'):
         make_learner().predict(X, as_frame=True)
 
-class Finds(nn.Module):
-    "A detector: a box of class 1 for each thing in a picture, the less likely first"
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-    def forward(self, images):
-        return [{'boxes': torch.arange(4.*k).reshape(k, 4), 'labels': torch.ones(k, dtype=torch.long),
-                 'scores': torch.arange(1., k + 1)/10} for k in map(int, images.amax((1, 2, 3)))]
-
 def test_a_row_for_each_box():
     pytest.importorskip('pandas')
     images = torch.tensor([2., 0., 1., 3.])[:, None, None, None].expand(4, 3, 8, 8)
-    learn = make_learner(Finds(), (), loss_fn=F.cross_entropy, bs=3)
+    def find(images):       # a box of class 1 for each thing in a picture, the less likely first
+        return [{'boxes': torch.arange(4.*k).reshape(k, 4), 'labels': torch.ones(k, dtype=torch.long),
+                 'scores': torch.arange(1., k + 1)/10} for k in map(int, images.amax((1, 2, 3)))]
+    learn = make_learner(Says(find), (), loss_fn=F.cross_entropy, bs=3)
     table = learn.predict(images, as_frame=['background', 'cat'])
     assert [*table.columns] == ['image', 'predicted', 'score', 'x1', 'y1', 'x2', 'y2']
     assert [*table.image] == [0, 0, 2, 3, 3, 3] and {*table.predicted} == {'cat'}       # the likeliest box first
@@ -108,3 +75,5 @@ def test_a_row_for_each_box():
     with pytest.raises(ValueError, match='results'): learn.predict([(images, Y[:4])], with_targs=True, as_frame=True)
     with pytest.raises(ValueError, match=r"'boxes' \(k, 4\), 'labels' and 'scores'"):
         frame(lambda x: [{'found': o} for o in x], F.cross_entropy)
+    with pytest.raises(ValueError, match=r'the predictions are a tensor of shape \(24, 4, 1\)'):
+        frame(lambda x: x[:, :, None], F.cross_entropy)

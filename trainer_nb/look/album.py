@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from html import escape
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,17 @@ def _named(out: Any) -> dict[str, Any]:     # raises TypeError
     if isinstance(out, Mapping): return {str(k): o for k, o in out.items()}
     if hasattr(out, '__array__') and not hasattr(out, 'save'): out = torch.as_tensor(out)
     if isinstance(out, Tensor): out = out.unbind() if out.ndim > 1 else [out]
-    if out is None: raise TypeError(
-        'the function of Samples returned None: expected a text, a tensor, a picture, a figure, or several of them')
+    if out is None: raise TypeError('the function of Samples returned None: expected a text, a tensor, '
+                                    'a picture, a figure, or several of them')
     return {str(i): o for i, o in enumerate(out if isinstance(out, (list, tuple)) else [out])}
 
 def _draw(samples: list, look: Look) -> tuple[list[Drawing], str]:
     "Draw samples, those of tensors in one scale; return also how pictures were scaled, or ''"
-    samples = [torch.as_tensor(o) if hasattr(o, '__array__') and not hasattr(o, 'save') else o for o in samples]
-    samples = [o.detach().cpu() if isinstance(o, Tensor) else o for o in samples]
-    alike = [o for o in samples if kind_of(o) == kind_of(samples[0])]
-    if isinstance(samples[0], Tensor) and len(alike) == len(samples): return draw_samples(samples, look, 128)
+    def plain(o):
+        if hasattr(o, '__array__') and not hasattr(o, 'save'): o = torch.as_tensor(o)
+        return o.detach().cpu() if isinstance(o, Tensor) else o
+    samples = [*map(plain, samples)]
+    if isinstance(samples[0], Tensor) and len({*map(kind_of, samples)}) == 1: return draw_samples(samples, look, 128)
     return [_draw_one(o, look) for o in samples], ''
 
 def _draw_one(o, look):
@@ -50,10 +52,35 @@ def _draw_one(o, look):
     o.savefig(file := BytesIO(), format='png', dpi=72)
     return Drawing(data=file.getvalue(), width=round(72*o.get_figwidth()))
 
-# %% ../../nbs/look/17_album.ipynb #86018cf8
-_DRAWING = {'text?': str, 'data?': bytes, 'kind?': str, 'width?': int, 'sound?': bytes}
+# %% ../../nbs/look/17_album.ipynb #86018cf7
 _MOST = 120_000     # characters of HTML under a plot
 
+def _html(moments, plays=False):
+    "Write a table with a column for each moment and a row for each sample"
+    names = dict.fromkeys(chain.from_iterable(o['drawn'] for o in moments))
+    style = 'style="text-align:left;vertical-align:top;padding:2px 12px 2px 0;max-width:300px"'
+    def cell(o): return f'<td {style}>{Drawing(**o).html(plays) if o is not None else ""}</td>'
+    def head(o): return f'<th {style}>{escape(o["at"])}<br><small>{escape(o["note"])}</small></th>'
+    titles = [f'<th {style}>{escape(k)}</th>' if not k.isdigit() else '' for k in names]
+    first, body = f'<th {style}></th>' if any(titles) else '', ''
+    for title, k in zip(titles, names):
+        body += f'<tr>{title or first}{"".join(cell(o["drawn"].get(k)) for o in moments)}</tr>'
+    return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
+            f'<tr>{first}{"".join(map(head, moments))}</tr>{body}</table></div>')
+
+def _table(moments):
+    "Write the first moment and the latest ones, as many as there is room for"
+    while len(html := _html(moments)) > _MOST and len(moments) > 2: moments = [moments[0], *moments[2:]]
+    return html
+
+def _write_page(folder, step, moment):
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    head = f'<!doctype html><meta charset="utf-8"><title>{escape(moment["at"])}</title>'
+    with replacing(Path(folder)/f'samples-step-{step:06}.html', flush=False) as file:
+        file.write((head + _html([moment], True)).encode())
+
+# %% ../../nbs/look/17_album.ipynb #86018cf8
+_DRAWING = {'text?': str, 'data?': bytes, 'kind?': str, 'width?': int, 'sound?': bytes}
 class Samples(Hook):
     "Show under the live plot what a model says or draws, before training and since: `Samples(lambda learn: learn(z))`"
     ord, in_dry_run, provides = 90, False, ('samples',)
@@ -69,12 +96,12 @@ class Samples(Hook):
         folder: str | Path | None = None,   # for a page of each moment; None: that of a background run, or none
         rate: int | None = None,        # of signals that are sounds, in Hz: pages have a player
     ):
-        if not callable(f): raise TypeError(f'Samples got a {type(f).__name__}: expected a function of the learner')
+        if not callable(f):
+            raise TypeError(f'Samples got a {type(f).__name__}: expected a function of the learner')
         self.f, self.every = f, every if every == 'epoch' else as_count('Samples(every)', every)
         self.n, self.keep = as_count('n', n), max(as_count('keep', keep), 2)
-        self.folder, self.look = folder, Look(rate=rate)
-        self.moments: list[dict] = []       # what was drawn: 'at', 'note', 'drawn' → name → fields of `Drawing`
-        self._html = ''
+        self.folder, self.look, self._html = folder, Look(rate=rate), ''
+        self.moments: list[dict] = []       # 'at', 'note', 'drawn': name → fields of `Drawing`
 
     def before_epoch(self, learn: Learner) -> None:
         if not self.moments: self.take(learn, 'before training' if not learn.history.n_steps else '')
@@ -90,7 +117,7 @@ class Samples(Hook):
         learn: Learner,
         at: str = '',   # title of this moment; '': the number of optimizer steps
     ) -> None:
-        "Call the function now, and show what it returns; all ranks call it, and the main one shows it"
+        "Call the function now, on all ranks, and show what it returns on the main one"
         before, modes = rng_state(), get_modes(*trained(learn))
         try:
             for o in trained(learn): o.eval()
@@ -105,43 +132,21 @@ class Samples(Hook):
         at = at or f'step {learn.state.optimizer_step}'
         fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]     # a checkpoint cannot hold b''
         self.moments.append({'at': at, 'note': note, 'drawn': dict(zip(named, fields))})
-        if self.folder is not None: self._write(learn.state.optimizer_step)
+        if self.folder is not None: _write_page(self.folder, learn.state.optimizer_step, self.moments[-1])
         if len(self.moments) > self.keep: del self.moments[1]
-        self._html = self._table()
-
-    def _table(self):
-        "Write the moments side by side, the first and the latest; leave out more where they take too much room"
-        moments = self.moments
-        while len(html := _html(moments)) > _MOST and len(moments) > 2: moments = [moments[0], *moments[2:]]
-        return html
-
-    def _write(self, step):
-        folder, moment = Path(self.folder), self.moments[-1]
-        folder.mkdir(parents=True, exist_ok=True)
-        page = f'<!doctype html><meta charset="utf-8"><title>{escape(moment["at"])}</title>{_html([moment], True)}'
-        with replacing(folder/f'samples-step-{step:06}.html', flush=False) as file: file.write(page.encode())
+        self._html = _table(self.moments)
 
     def take_state(self, state: dict) -> None:
         super().take_state(state)
-        self._html = self._table() if self.moments else ''
+        self._html = _table(self.moments) if self.moments else ''
 
     def html_below_plot(self) -> str: return self._html
 
     def _repr_html_(self): return self._html or None
 
     def __repr__(self):
-        lines = [f'{o["at"]}: {k}: {v.get("text", "a picture")}' for o in self.moments for k, v in o['drawn'].items()]
+        lines = []
+        for moment in self.moments:
+            found = moment['drawn'].items()
+            lines += [f'{moment["at"]}: {k}: {o.get("text", "a picture")}' for k, o in found]
         return '\n'.join(lines) or super().__repr__()
-
-def _html(moments, plays=False):
-    "Write a table with a column for each moment and a row for each sample"
-    names = dict.fromkeys(k for o in moments for k in o['drawn'])
-    style = 'style="text-align:left;vertical-align:top;padding:2px 12px 2px 0;max-width:300px"'
-    def cell(o): return f'<td {style}>{Drawing(**o).html(plays) if o is not None else ""}</td>'
-    def head(o): return f'<th {style}>{escape(o["at"])}<br><small>{escape(o["note"])}</small></th>'
-    rows = [''.join(cell(o['drawn'].get(k)) for o in moments) for k in names]
-    titles = [f'<th {style}>{escape(k)}</th>' if not k.isdigit() else '' for k in names]
-    first = f'<th {style}></th>' if any(titles) else ''
-    body = ''.join(f'<tr>{t or first}{row}</tr>' for t, row in zip(titles, rows))
-    return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
-            f'<tr>{first}{"".join(map(head, moments))}</tr>{body}</table></div>')

@@ -11,20 +11,57 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain
 from typing import Any
 
-from ..base import batch_size, folded
+import torch
+from torch import Tensor
+
+from ..base import batch_size, entries, folded, format_value
 from ..draw import html_table, text_table
 from ..data import length, sets_of
 from ..loop import Hook, LambdaHook, Learner, as_count, class_names, unchanged
-from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, describe_parts, described_table, grid, is_same, kind_of, masks_of,
-    pictured, sample_of, sample_table, short_text
-)
-from .boxes import are_boxes
-from .masks import shares
+from .pictures import are_boxes, shares
+from .samples import Look, Sample, batch_parts, grid, is_same, kind_of, sample_of, sample_table
+
+# %% ../../nbs/look/02_batch.ipynb #7ec6687d
+_NUMBERS = 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'
+
+def _described(o):
+    "Describe a part of a batch in numbers; None where a number has no meaning"
+    res = dict.fromkeys(_NUMBERS)
+    if not isinstance(o, Tensor):
+        size = f'{len(o)} × {type(o[0]).__name__}' if isinstance(o, (list, tuple)) and len(o) else ''
+        return {**res, 'shape': size, 'dtype': type(o).__name__}
+    place = '' if o.device.type == 'cpu' else f' on {o.device}'
+    res['shape'] = 'nested' if o.is_nested else tuple(o.shape)
+    res['dtype'] = str(o.dtype).removeprefix('torch.') + place
+    if o.is_nested or o.is_meta: return res
+    values = entries(o.detach())
+    if values.is_complex() or not values.numel(): return res
+    x = values.float() if values.dtype.itemsize < 4 or values.dtype == torch.bool else values
+    known = x[x.isfinite()] if x.is_floating_point() else x
+    res['not_finite'] = x.numel() - known.numel()
+    if not len(known): return res
+    return {**res, 'min': known.min().item(), 'max': known.max().item(), 'mean': known.float().mean().item()}
+
+def _cell(v):
+    if v is None: return ''
+    return format_value(v) if isinstance(v, float) else str(v)
 
 # %% ../../nbs/look/02_batch.ipynb #1a8534b3
+def _with_target(sample, target, look):     # two `Sample`s
+    "Add what belongs to the picture of a sample; return it with its caption, which has the rest"
+    caption, masks = sample.caption(), sample.masks(target)
+    drawn = {k: o for k, o in target.items() if sample.kind == kind_of(o) == 'image' and k not in masks}
+    sample.beside = {k: o for k, o in drawn.items() if not is_same(o, sample[sample.drawn])}
+    for k, o in target.items():
+        if k in drawn: continue
+        caption.append((k, shares(o, look.name) if k in masks else look.value(o)))
+        if k in masks or are_boxes([o]): sample[k] = o
+    return sample, caption
+
+# %% ../../nbs/look/02_batch.ipynb #1a8534b4
 @dataclass(repr=False)
 class BatchView:
     "A batch as pictures and a table in a notebook, as text elsewhere"
@@ -37,44 +74,32 @@ class BatchView:
     def rows(self) -> list[dict]:
         "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
         inputs, targets = batch_parts(self.batch)
-        return describe_parts({**inputs, **targets})
+        return [{'name': k, **_described(o)} for k, o in (inputs | targets).items()]
 
-    def samples(self) -> tuple[list[dict], list]:  # (name → sample, captions as for `grid`)
+    def _lines(self) -> list[list[str]]:     # header first
+        "Write this description as a table"
+        cells = [[*map(_cell, row.values())] for row in self.rows]
+        return [['', *_NUMBERS[:-1], 'nan or inf'], *cells]
+
+    def samples(self) -> tuple[list[dict], list]:  # (`Sample`s, captions as for `grid`)
         "Return the samples to draw"
-        inputs, targets = batch_parts(self.batch)
-        bs, samples, captions = batch_size(self.batch), [], []
-        def cut(parts, i):
-            cells = {k: sample_of(o, i, bs) for k, o in parts.items()}
-            return {k: o for k, o in cells.items() if o is not None}
+        parts, bs, found = batch_parts(self.batch), batch_size(self.batch), []
         for i in range(min(self.n, bs)):
-            sample = cut(inputs, i)
-            rest = {k: o for k, o in sample.items() if kind_of(o) in ('value', 'text')}
-            rest.pop(pictured(sample), None)
-            wanted = cut(targets, i)
-            masks = masks_of(wanted, sample)
-            boxes = {k: o for k, o in wanted.items() if are_boxes([o])}
-            is_picture = kind_of(sample.get(pictured(sample))) == 'image'
-            drawn = {k: o for k, o in wanted.items() if is_picture and kind_of(o) == 'image' and k not in masks}
-            for k in drawn: wanted.pop(k)
-            drawn = {k: o for k, o in drawn.items() if not is_same(o, sample[pictured(sample)])}
-            samples.append({**sample, **masks, **boxes, **({'beside': Counterparts(drawn)} if drawn else {})})
-            words = {k: self.look.value(o) for k, o in wanted.items()}
-            words |= {k: shares(o, self.look.name) for k, o in masks.items()}
-            captions.append([*((k, Look().value(o)) for k, o in rest.items()), *words.items()])
-        return samples, captions
+            cut = (Sample({k: sample_of(o, i, bs) for k, o in part.items()}) for part in parts)
+            found.append(_with_target(*cut, self.look))
+        return [o for o, _ in found], [caption for _, caption in found]
 
     def _repr_html_(self):
         samples, captions = self.samples()
         drawn = grid(samples, captions, self.look) if any(samples) else ''
-        numbers = '<div style="height:8px"></div>' + html_table(described_table(self.rows))
+        numbers = '<div style="height:8px"></div>' + html_table(self._lines())
         return f'<div>{escape(self.title)}</div>{drawn}{numbers}'
 
     def __repr__(self):
         samples, captions = self.samples()
-        kind = kind_of(samples[0].get(pictured(samples[0]))) if any(samples) else 'other'
-        is_text = kind not in ('image', 'signal', 'other')
+        is_text = any(samples) and samples[0].kind not in ('image', 'signal', 'other')
         lines = [text_table(sample_table(samples, captions, self.look)), ''] if is_text else []
-        return '\n'.join([self.title, *lines, text_table(described_table(self.rows))])
+        return '\n'.join([self.title, *lines, text_table(self._lines())])
 
 # %% ../../nbs/look/02_batch.ipynb #6659cf48
 class Seen(Exception): "A hook of `run_once` has seen what it wanted"
@@ -110,7 +135,8 @@ def show_batch(learn: Learner,
         dl, name = (learn.valid_dl, 'valid_dl') if valid else (learn.train_dl, 'train_dl')
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
-        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, rate)
+        if classes is None: classes = class_names(learn, dl)
+        look = Look(classes, decode, mean, std, columns, rate)
         found = []
         def grab(learn):
             found.append(learn.batch)
@@ -152,8 +178,8 @@ class Spikes:
         "Draw the samples of a spike"
         with folded():
             row, batch = self.rows[i], self.batch(i)
-            title = f'batch {row["batch_idx"]} of epoch {row["epoch"]}: {batch_size(batch)} samples, {self.why(row)}'
-            return BatchView(batch, title, n, Look(**look))
+            title = f'batch {row["batch_idx"]} of epoch {row["epoch"]}: {batch_size(batch)} samples'
+            return BatchView(batch, f'{title}, {self.why(row)}', n, Look(**look))
 
     @staticmethod
     def why(row: dict) -> str:
@@ -165,21 +191,23 @@ class Spikes:
         "Return the table as text, with the latest rows"
         rows = self.rows[-most:]
         known = 'epoch', 'batch_idx', 'action', 'why', 'limit', 'batch', 'indices'
-        values = list(dict.fromkeys(k for o in rows for k in o if k not in known))
+        values = [k for k in dict.fromkeys(chain.from_iterable(rows)) if k not in known]
         head = ['epoch', 'batch_idx', 'action', *values, 'why', 'limit']
-        return [head, *([short_text(o.get(k)) for k in head] for o in rows)]
+        return [head, *([_cell(o.get(k)) for k in head] for o in rows)]
 
     def _status(self):
         n, left = len(self), sum(o['action'] == 'skip' for o in self.rows)
         return f'{n} spike{"" if n == 1 else "s"}, {left} left out' if n else 'no spike'
 
-    def __repr__(self): return '\n'.join([self._status(), *([text_table(self.lines())] if self.rows else [])])
+    def __repr__(self):
+        return f'{self._status()}\n{text_table(self.lines())}' if self.rows else self._status()
 
     def _repr_html_(self):
         kept = {(epoch, batch) for epoch, batch, _ in self.batches}
         drawn = [i for i, o in enumerate(self.rows) if (o['epoch'], o['batch_idx']) in kept][-3:]
         views = ''.join(self.show(i)._repr_html_() for i in drawn)
-        return f'<div>{escape(self._status())}</div>{html_table(self.lines()) if self.rows else ""}{views}'
+        table = html_table(self.lines()) if self.rows else ''
+        return f'<div>{escape(self._status())}</div>{table}{views}'
 
 # %% ../../nbs/look/02_batch.ipynb #a3c58dc8
 def spikes_of(learn: Learner) -> Spikes:

@@ -11,11 +11,155 @@ from dataclasses import dataclass, field
 from html import escape
 from time import perf_counter
 
-from ..base import folded, listed
+import torch
+from torch import nn
+
+from ..base import BATCH_NORMS, folded, listed
 from ..loop import Learner, unchanged
-from .data_checks import CHECKS, NothingToSee
-from .evidence import Evidence
-import trainer_nb.look.model_checks     # noqa: F401   registers its checks
+from .evidence import CHECKS, Evidence, NothingToSee, batch_tensors, check, need
+
+# %% ../../nbs/look/09_doctor.ipynb #682c4ff3
+@check()
+def _step_fails(o):
+    "Does the first step run?"
+    if o.error is None: return
+    if o.left_out: raise NothingToSee       # a fit may run
+    hints = [h for h in getattr(o.error, '__notes__', ()) if not h.startswith(('raised', '(show'))]
+    seen = f'the first steps raise {type(o.error).__name__}: {o.error}'.splitlines()[0]
+    return seen, hints[0] if hints else 'See the error of learn.fit(1)'
+
+# %% ../../nbs/look/09_doctor.ipynb #682c4ff4
+@check('Fill gaps, and look for a division by a deviation of 0')
+def _nan_inputs(o):
+    "Are all inputs finite?"
+    xs = []
+    for b in (*o.batches, *o.valid): xs += filter(torch.is_floating_point, batch_tensors(b)[0])
+    need(xs)
+    n = sum(not x.isfinite().all() for x in xs)
+    if n: return f'{n} of {len(xs)} batches have nan or infinite inputs'
+
+@check('Leave these samples out', 'y')
+def _nan_targets(o):
+    "Are all targets finite?"
+    if o.y.is_floating_point() and not o.y.isfinite().all(): return 'targets are nan or infinite'
+
+@check('Check whether the dataset uses its index', 'x')
+def _constant_inputs(o):
+    "Do samples differ?"
+    if len(o.x) > 1 and (o.x == o.x[:1]).all(): return 'all samples have the same inputs'
+
+@check(needs='x')
+def _not_normalized(o):
+    "Are float inputs on a scale that layers are made for?"
+    norms = *BATCH_NORMS, nn.LayerNorm
+    if not o.x.is_floating_point() or o.order and isinstance(o.order[0], norms): return
+    x = o.x[o.x.isfinite()].float()
+    size, top = x.square().mean().sqrt(), x.abs().max() if len(x) else 0
+    if size > 10:
+        return f'inputs are about {size:.3g} in size', 'Scale them to mean 0 and deviation 1, pixels by 255'
+    if 0 < top < .05:
+        return (f'the largest input is {top:.2g}',
+                'Scale inputs to deviation 1; were pixels divided by 255 twice?')
+
+# %% ../../nbs/look/09_doctor.ipynb #28453385
+_CLASSES = 'classes', 'nll'     # kinds of losses for class ids
+
+@check('Check how labels are read', 'y kind')
+def _constant_targets(o):
+    "Do targets differ?"
+    if len(o.y) > 8 and (o.y == o.y[:1]).all(): return f'all {len(o.y)} targets are the same'
+
+@check('The loss expects 0 and 1: (y + 1)/2 for -1 and 1', 'y', kinds=('logits', 'shares'))
+def _targets_out_of_range(o):
+    "Are targets of a binary loss from 0 to 1?"
+    low, high = o.y.min().item(), o.y.max().item()
+    if low < 0 or high > 1: return f'targets are from {low:g} to {high:g}'
+
+@check('Number classes from 0, and give the model one output less', 'ids watch.pred', _CLASSES)
+def _off_by_one(o):
+    "Do class ids begin with 0?"
+    n, ids = o.watch.pred.size(1), o.y.unique().tolist()
+    if n > 2 and ids == list(range(1, n)) and len(o.y) > 10*n:
+        return f'class 0 of {n} never occurs, and all others do'
+
+@check('Train on (y - mean)/std, and scale predictions back', 'y', kinds=('numbers',))
+def _unscaled_targets(o):
+    "Are targets of a regression on a scale that a fresh model can reach?"
+    size = o.y.float().square().mean().sqrt()
+    if size > 50: return f'targets are about {size:.3g} in size'
+
+@check('Leave this column out', 'x y')
+def _leak(o):
+    "Is the target among the inputs?"
+    y = o.y.flatten().double()
+    is_table = len(y) == len(o.x) >= 50 and o.x.size(1) > 1 and o.x.is_floating_point()
+    if not is_table: raise NothingToSee
+    x = o.x[:, :4096].double().nan_to_num()
+    x, y = x - x.mean(0), y - y.mean()
+    r = (x*y[:, None]).sum(0)/(x.norm(dim=0)*y.norm()).clip(1e-12)
+    i = r.abs().argmax()
+    if r.abs().max() > .999: return f'input {i} gives the target away (correlation {r[i]:.4f})'
+
+# %% ../../nbs/look/09_doctor.ipynb #2893915e
+def _is_same(a, b):
+    "Return whether two batches have the same tensors"
+    (xs, y), (vxs, vy) = batch_tensors(a), batch_tensors(b)
+    def same(p, q): return p is q or p is not None and q is not None and torch.equal(p, q)
+    return all(map(same, [*xs, y], [*vxs, vy]))
+
+@check('Pass shuffle=True to the training loader', 'y')
+def _not_shuffled(o):
+    "Do targets come in random order?"
+    y = o.y.flatten()
+    if len(o.batches) == 1 or len(y) != len(o.y) or len(y) < 50: raise NothingToSee
+    if (y == y[0]).all(): raise NothingToSee
+    if y.is_floating_point() and len(y.unique()) > 20:
+        y = y.double() - y.double().mean()
+        is_alike = (y[1:]*y[:-1]).mean()/y.square().mean() > .7
+        return 'neighbours have similar targets' if is_alike else None
+    same = (y[1:] == y[:-1]).double().mean()
+    chance = (y.unique(return_counts=True)[1]/len(y)).square().sum()
+    if same > chance + .4*(1 - chance):
+        return f'{same:.0%} of the samples follow one of their own class'
+
+# %% ../../nbs/look/09_doctor.ipynb #1229cd1a
+@check('Split first, and put each sample into one of the two sets only', 'x vx')
+def _valid_in_train(o):
+    "Are validation samples unseen?"
+    if o.x.size(1) != o.vx.size(1) or o.x.size(1) < 4: raise NothingToSee
+    is_one = len(o.batches) == 1 and len(o.x) == len(o.vx)
+    if is_one and not _is_same(o.batches[0], o.valid[0]): raise NothingToSee    # a graph, say
+    known = {row.numpy().tobytes() for row in o.x}
+    share = sum(row.numpy().tobytes() in known for row in o.vx)/len(o.vx)
+    if share > (.03 if o.x.is_floating_point() else .5):
+        return f'{share:.0%} of the validation samples are training samples'
+
+@check('Shuffle before the split, or stratify it', 'ids vy', _CLASSES)
+def _other_classes(o):
+    "Does the training set have the classes of the validation set?"
+    share = (~torch.isin(o.vy, o.y)).double().mean()
+    if share > .1:
+        return f'{share:.0%} of the validation samples are of classes that training lacks'
+
+@check('Prepare both alike', 'x vx')
+def _train_valid_differ(o):
+    "Are inputs of both sets on one scale?"
+    if not o.x.is_floating_point() or len(o.vx) < 8: raise NothingToSee
+    x, vx = (x.float().nan_to_num() for x in (o.x, o.vx))
+    m, s = x.mean(), x.std()
+    vm, vs = vx.mean(), vx.std()
+    if (vm - m).abs() > s + 1e-6 or not 1/3 < (vs/s.clip(1e-12)) < 3:
+        return f'inputs are {m:.3g} ± {s:.3g} in training, and {vm:.3g} ± {vs:.3g} in validation'
+
+@check('Use workers, num_workers=4, or prepare files once', 'batches watch')
+def _slow_loader(o):
+    "Does the model wait for data?"
+    step = sorted(o.watch.times)[len(o.watch.times)//2]
+    if o.load_s > .02 and o.load_s > 2*step:
+        return f'a batch takes {1e3*o.load_s:.0f} ms to load, and {1e3*step:.0f} ms to train'
+
+# %% ../../nbs/look/09_doctor.ipynb #a7c01d11
+import trainer_nb.look.model_checks     # noqa: F401   registers its checks, after those above
 
 # %% ../../nbs/look/09_doctor.ipynb #b15420a8
 @dataclass
@@ -26,6 +170,7 @@ class Finding:
     remedy: str     # what to do
     def __str__(self): return f'{self.name}: {self.seen}. {self.remedy}'
 
+# %% ../../nbs/look/09_doctor.ipynb #b15420a9
 @dataclass(repr=False)
 class Diagnosis:
     "What `learn.doctor()` found: a list of likely mistakes and their remedies"

@@ -7,6 +7,8 @@ __all__ = ['CrossValidation', 'cross_validate']
 
 # %% ../../nbs/look/16_folds.ipynb #112e62c8
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from torch.nn.parameter import is_lazy
@@ -17,23 +19,23 @@ from ..draw import html_table, text_table
 from ..loop import Learner, trained
 
 # %% ../../nbs/look/16_folds.ipynb #616aa0d1
+@dataclass(repr=False, eq=False)
 class CrossValidation:
-    "The learners of k folds, and a table of their validation: a row for each, mean and standard deviation"
-    def __init__(self,
-        make: Callable,     # `make(train, valid)` → a new learner
-        pairs: Iterator,    # of (train, valid)
-        k: int,             # number of folds
-        fit: dict,          # arguments of `learn.fit`
-    ):
-        self.learners: list[Any] = []   # of the folds, trained; their mean prediction is an ensemble
-        self.make, self.pairs, self.k, self.fit = make, pairs, k, fit
-        self._pair = self._learn = None     # data and learner of a fold that is not done
+    "The learners of k folds, and a table of their validation: a row for each, mean and deviation"
+    make: Callable      # `make(train, valid)` → a new learner
+    pairs: Iterator     # of (train, valid)
+    k: int              # number of folds
+    fit: dict           # arguments of `learn.fit`
+    learners: list[Any] = field(default_factory=list, init=False)   # of the folds; their mean is an ensemble
+    _pair: Any = field(default=None, init=False)        # data and learner of a fold that is not done
+    _learn: Any = field(default=None, init=False)
 
     def resume(self) -> 'CrossValidation':
         "Train the folds that an interrupt or an error left, and continue one that was stopped"
         while len(self.learners) < self.k:
             if self._pair is None: self._pair = next(self.pairs)
-            learn, is_begun = self._learn, self._learn is not None and self._learn.stopped is not None
+            learn = self._learn
+            is_begun = learn is not None and learn.stopped is not None
             if not is_begun:
                 self._learn = learn = self.make(*self._pair)
                 _check_new(learn, self.learners)
@@ -54,12 +56,9 @@ class CrossValidation:
     @property
     def rows(self) -> list[dict[str, float]]:
         "Return the values of each fold: of its last epoch, or of the one whose weights were restored"
-        found = []
-        for learn in self.learners:
-            h = learn.history
-            row = h.epoch_rows[-1 if h.kept is None else h.kept]
-            found.append({k: v for k, v in row.items() if k.startswith('valid_')})
-        return found
+        histories = [o.history for o in self.learners]
+        rows = [h.epoch_rows[-1 if h.kept is None else h.kept] for h in histories]
+        return [{k: v for k, v in row.items() if k.startswith('valid_')} for row in rows]
 
     @property
     def mean(self) -> dict[str, float]:
@@ -76,36 +75,46 @@ class CrossValidation:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        rows = [*((str(i), o) for i, o in enumerate(self.rows)), ('mean', self.mean), ('std', self.std)]
+        rows = {**dict(enumerate(self.rows)), 'mean': self.mean, 'std': self.std}
         names = [*self.mean]
-        return [['fold', *names], *([name, *(format_value(o[k]) for k in names)] for name, o in rows)]
+        cells = [[str(fold), *(format_value(row[k]) for k in names)] for fold, row in rows.items()]
+        return [['fold', *names], *cells]
 
     @property
-    def _note(self): return '' if len(self.learners) == self.k else f'{self._state}: resume() trains the rest'
+    def _note(self):
+        return '' if len(self.learners) == self.k else f'{self._state}: resume() trains the rest'
 
-    def __repr__(self): return '\n'.join(filter(None, [text_table(self.lines()) if self.learners else '', self._note]))
+    def __repr__(self):
+        table = text_table(self.lines()) if self.learners else ''
+        return '\n'.join(filter(None, [table, self._note]))
 
     def _repr_html_(self):
         table = html_table(self.lines(), bold=len(self.learners)) if self.learners else ''
         return table + (f'<div>{self._note}</div>' if self._note else '')
 
 # %% ../../nbs/look/16_folds.ipynb #950e7f06
-def _storages(learn):
-    "Return the memory of the parameters that train"
-    params = [p for o in trained(learn) for p in o.parameters() if p.requires_grad and not is_lazy(p)]
-    return {p.untyped_storage().data_ptr() for p in params if p.numel()} | {id(o) for o in trained(learn)}
+def _memory(learn):
+    "Return the objects that train, and the memory of their parameters"
+    parts = trained(learn)
+    params = chain.from_iterable(o.parameters() for o in parts)
+    held = [p for p in params if p.requires_grad and not is_lazy(p) and p.numel()]
+    return {p.untyped_storage().data_ptr() for p in held} | {*map(id, parts)}
 
 def _check_new(learn, before):
     "Refuse a learner whose model has seen data of other folds"
-    if not isinstance(learn, Learner): raise TypeError(
-        f'make returned a {type(learn).__name__}: expected a learner, Learner(new_model(), train, valid, ...)')
+    n = len(before)
     advice = 'make the model inside: def make(train, valid): return Learner(new_model(), train, valid, ...)'
-    if learn.history.n_steps: raise ValueError(f'the learner of fold {len(before)} is trained already: {advice}')
+    if not isinstance(learn, Learner): raise TypeError(
+        f'make returned a {type(learn).__name__}: expected a learner, '
+        'Learner(new_model(), train, valid, ...)')
+    if learn.history.n_steps: raise ValueError(f'the learner of fold {n} is trained already: {advice}')
     for i, o in enumerate(before):
-        if _storages(learn) & _storages(o): raise ValueError(
-            f'the model of fold {len(before)} is that of fold {i}, which has trained on its validation data: {advice}')
-    if learn.valid_dl is None: raise ValueError('the learner has no valid_dl: pass it the second argument of make')
+        if _memory(learn) & _memory(o): raise ValueError(
+            f'the model of fold {n} is that of fold {i}, which has trained on its validation data: {advice}')
+    if learn.valid_dl is None:
+        raise ValueError('the learner has no valid_dl: pass it the second argument of make')
 
+# %% ../../nbs/look/16_folds.ipynb #950e7f07
 def cross_validate(
     make: Callable,         # `make(train, valid)` → a new learner, with a new model
     data: Any,              # as for `split`
@@ -117,4 +126,5 @@ def cross_validate(
     **fit: Any,             # arguments of `learn.fit`, such as n_epochs=5
 ) -> CrossValidation:       # raises ValueError for a model that was in another fold
     "Train a new learner on each of k folds, and return their validation as a table; an interrupt keeps what is done"
-    return CrossValidation(make, folds(data, k, stratify=stratify, groups=groups, seed=seed), k, fit).resume()
+    pairs = folds(data, k, stratify=stratify, groups=groups, seed=seed)
+    return CrossValidation(make, pairs, k, fit).resume()

@@ -9,6 +9,7 @@ __all__ = ['Forecast', 'forecast_of']
 import weakref
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 
 from torch import Tensor
 
@@ -20,9 +21,9 @@ class _Meter(DispatchMode):
     "Follow the memory of tensors by kind and layer, and remember its largest moments"
     def __init__(self):
         super().__init__()
-        self.known = {}             # id of a storage → [reference, bytes, (kind, layer)]
-        self.held = Counter()       # bytes by kind and layer
-        self.now = self.peak = self.now_active = self.peak_active = 0
+        self.known, self.held = {}, Counter()   # id of a storage → [reference, bytes, (kind, layer)]; their sums
+        self.now = self.peak = 0    # bytes; and those of activations
+        self.now_active = self.peak_active = 0
         self.at_peak, self.at_active = {}, {}       # copies of `held`
         self.layers, self.kind = [''], 'activations'
 
@@ -58,17 +59,19 @@ class _Meter(DispatchMode):
 
 # %% ../../nbs/look/12_forecast.ipynb #fc000009
 def _follow(meter, twin):
-    "Let a meter know the twin's parts: what exists already, its layers, its gradients, its optimizers' steps"
+    "Let a meter know what exists in the twin, its layers, gradients, and steps of its optimizers"
     def enter(m, args): meter.layers.append(names[m])
     def leave(m, args, out): meter.layers.pop()
-    names = {m: name for o in trained(twin) for name, m in o.named_modules()}
+    def arrive(p): meter.call(p.grad, 'gradients')
+    modules = chain.from_iterable(o.named_modules() for o in trained(twin))
+    names = {m: name for name, m in modules}
     for m in names:
         m.register_forward_pre_hook(enter)
         m.register_forward_hook(leave, always_call=True)
         for t in m.buffers(recurse=False): meter.see(t, 'buffers')
         for p in m.parameters(recurse=False):
             meter.see(p, 'parameters')
-            if p.requires_grad: p.register_post_accumulate_grad_hook(lambda p: meter.call(p.grad, 'gradients'))
+            if p.requires_grad: p.register_post_accumulate_grad_hook(arrive)
     def begin(opt, args, kwargs): meter.kind = 'optimizer'
     def end(opt, args, kwargs): meter.kind = 'activations'
     for opt in twin.opts.values():
@@ -82,8 +85,8 @@ def _follow(meter, twin):
 class Forecast:
     "Memory of a training step, in bytes"
     peak: int           # the most that exists at the same time
-    parts: dict         # what it consists of: 'parameters', 'buffers', 'gradients', 'optimizer', 'batch', 'activations'
-    layers: dict        # name of a module → what its forward made, at the moment when all of that was largest
+    parts: dict         # of it: 'parameters', 'buffers', 'gradients', 'optimizer', 'batch', 'activations'
+    layers: dict        # name of a module → what its forward made, when all of that was largest
     limit: int|None = None      # of the device; None: unknown
 
     def of(self, name: str) -> int:
@@ -96,6 +99,7 @@ class Forecast:
         limit = f' of {format_bytes(self.limit)}' if self.limit else ''
         return f'a training step takes {format_bytes(self.peak)}{limit}: {parts}'
 
+# %% ../../nbs/look/12_forecast.ipynb #fc00011a
 def _by(place, held):
     "Sum bytes by kind (0) or by layer (1)"
     res = Counter()

@@ -19,23 +19,26 @@ from ..loop import Learner, doubled_batch, inputs_and_target, needed_names
 def _kind(dtype): return str(dtype).removeprefix('torch.')
 
 def _short(dtype):
-    names = {torch.float32: 'float()', torch.float64: 'double()', torch.float16: 'half()', torch.int64: 'long()'}
-    return names.get(dtype, f'to({dtype})')
+    names = {torch.float32: 'float', torch.float64: 'double', torch.float16: 'half', torch.int64: 'long'}
+    return f'{names[dtype]}()' if dtype in names else f'to({dtype})'
 
 def _about_targets(text, pred, targ):
     "Explain an error of a loss function"
-    if 'out of bounds' in text and targ.device.type == 'cpu' and not targ.is_floating_point() and pred.ndim > 1:
+    shape, targ_shape = tuple(pred.shape), tuple(targ.shape)
+    are_ids = targ.device.type == 'cpu' and not targ.is_floating_point() and pred.ndim > 1
+    if 'out of bounds' in text and are_ids:
         more = f', or give the model {int(targ.max()) + 1} outputs' if targ.min() >= 0 else ''
-        return (f'the targets are from {targ.min()} to {targ.max()}, and the model has {pred.size(1)} outputs: '
-                f'expected class ids from 0 to {pred.size(1) - 1}; number the classes from 0{more}')
+        n = pred.size(1)
+        return (f'the targets are from {targ.min()} to {targ.max()}, and the model has {n} outputs: '
+                f'expected class ids from 0 to {n - 1}; number the classes from 0{more}')
     if 'multi-target not supported' in text or 'Expected floating point type for target' in text:
         how = 'y.squeeze(1)' if targ.size(-1) == 1 else 'y.argmax(1), or y.float() for probabilities'
-        return f'the targets have shape {tuple(targ.shape)}, and class ids have shape {(len(targ),)}: pass {how}'
-    if 'Expected target size' in text and pred.ndim == targ.ndim + 1 == 3 and pred.shape[:2] == targ.shape:
-        return (f'the predictions have shape {tuple(pred.shape)}, and cross_entropy takes the classes from dim 1: '
+        return f'the targets have shape {targ_shape}, and class ids have shape {(len(targ),)}: pass {how}'
+    if 'Expected target size' in text and pred.ndim == 3 and shape[:2] == targ_shape:
+        return (f'the predictions have shape {shape}, and cross_entropy takes the classes from dim 1: '
                 'loss_fn=lambda pred, y: F.cross_entropy(pred.flatten(0, 1), y.flatten())')
     if 'spatial targets' in text and targ.ndim == pred.ndim and targ.size(1) == 1:
-        return (f'the targets have shape {tuple(targ.shape)}, and class ids of pixels (n, height, width): '
+        return (f'the targets have shape {targ_shape}, and class ids of pixels (n, height, width): '
                 'pass y.squeeze(1)')
     if 'Subtraction' in text and targ.dtype is torch.bool: return 'the targets are bool: pass y.float()'
     wants_ids = 'expected scalar type Long' in text or 'expected target dtype' in text
@@ -45,8 +48,9 @@ def _about_targets(text, pred, targ):
     if 'Found dtype' in text or "can't be cast" in text or 'same dtype' in text:
         return (f'the targets are {_kind(targ.dtype)}, and the predictions {_kind(pred.dtype)}: '
                 f'pass y.{_short(pred.dtype)}')
-    if 'must be the same as input size' in text or 'Using a target size' in text or 'must match the size' in text:
-        return (f'the predictions have shape {tuple(pred.shape)}, and the targets {tuple(targ.shape)}: '
+    sizes = 'must be the same as input size', 'Using a target size', 'must match the size'
+    if any(o in text for o in sizes):
+        return (f'the predictions have shape {shape}, and the targets {targ_shape}: '
                 'give both one shape, for example y.reshape(pred.shape)')
     if 'match target batch_size' in text:
         return (f'the model returned {len(pred)} predictions for {len(targ)} targets: '
@@ -61,11 +65,11 @@ def _about_inputs(text, inputs, model):
     sizes = sorted({m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)})
     if 'index out of range in self' in text and ids and sizes:
         low, high = min(o.min() for o in ids), max(o.max() for o in ids)
-        found = f'the ids in the inputs are from {low} to {high}, and'
+        found, rows = f'the ids in the inputs are from {low} to {high}, and', [*map(str, sizes)]
         if low < 0 or high >= sizes[-1] or len(sizes) == 1: return (
-            f'{found} nn.Embedding has {" or ".join(map(str, sizes))} rows: num_embeddings is the largest id + 1')
-        return (f'{found} of the tables nn.Embedding the largest has {sizes[-1]} rows: is one of the others '
-                f'({", ".join(map(str, sizes[:-1]))}) too small, such as one of positions for longer sequences?')
+            f'{found} nn.Embedding has {" or ".join(rows)} rows: num_embeddings is the largest id + 1')
+        return (f'{found} of the tables nn.Embedding the largest has {rows[-1]} rows: is one of the others '
+                f'({", ".join(rows[:-1])}) too small, such as one of positions for longer sequences?')
     devices = {str(o.device) for o in (*inputs, *model.parameters(), *model.buffers())}
     is_device = any(o in text for o in ('same device', 'expected device', 'device type'))
     if is_device or 'Input type' in text and len(devices) > 1: return (
@@ -92,8 +96,8 @@ def _one_sample(o):
 def _channels_last(o):
     x, n = o.inputs[0], int(re.search(r'to have (\d+) channels', o.text)[1])
     if x.ndim == 4 and x.size(-1) == n: return (
-        f'the inputs have shape {tuple(x.shape)}, with the channels last, and the model takes them from dim 1: '
-        'pass x.permute(0, 3, 1, 2)')
+        f'the inputs have shape {tuple(x.shape)}, with the channels last, and the model takes them from '
+        'dim 1: pass x.permute(0, 3, 1, 2)')
 
 def _class_weights(o):
     if not isinstance(o.pred, Tensor): return None
@@ -105,20 +109,23 @@ def _class_weights(o):
 
 def _texts(o):
     if not isinstance(o.targ, (list, tuple)) or not o.targ or not isinstance(o.targ[0], str): return None
-    return (f'the targets are texts such as {o.targ[0]!r}, and class ids are int64: number them in the data, '
-            'names = sorted(set(labels)); y = [names.index(o) for o in labels]')
+    return (f'the targets are texts such as {o.targ[0]!r}, and class ids are int64: number them in the '
+            'data, names = sorted(set(labels)); y = [names.index(o) for o in labels]')
 
 # %% ../../nbs/look/10_mistakes.ipynb #a90d8935
-_KNOWN = [      # (words of an error, what to do: a text, or a function of what is known → text or None)
+_KNOWN = [      # (words of an error, what to do: a text, or a function of what is known)
     (r'PIL\.|\(\w*Image\w*,', 'the samples are PIL images: turn them into tensors in the dataset, '
      'transform=torchvision.transforms.ToTensor()'),
-    ('stack expects each tensor to be equal size', 'the samples have several sizes: bring images to one in the '
-     'dataset, torchvision.transforms.Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader'),
-    ('device-side assert', 'a kernel on the GPU failed, most often because class ids are not from 0 to the number of '
-     'outputs - 1: start a new process and use Learner(..., device="cpu") for a clearer error'),
+    ('stack expects each tensor to be equal size',
+     'the samples have several sizes: bring images to one in the dataset, torchvision.transforms.'
+     'Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader'),
+    ('device-side assert',
+     'a kernel on the GPU failed, most often because class ids are not from 0 to the number of outputs - 1: '
+     'start a new process and use Learner(..., device="cpu") for a clearer error'),
     ("argument #1 'indices'", 'nn.Embedding takes ids, which are int64: pass x.long()'),
-    ('Expected more than 1 value per channel', 'BatchNorm needs two samples or more to train on, and this batch has '
-     'one: use larger batches; drop_last=True of DataLoader or TensorLoader leaves out a last batch of one'),
+    ('Expected more than 1 value per channel',
+     'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
+     'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one'),
     ('BFloat16', 'NumPy has no bfloat16: pass pred.float() there'),
     ("argument 'target'|must be Tensor|has no attribute", _texts),
     (r'to have \d+ channels', _channels_last),
@@ -130,14 +137,16 @@ _KNOWN = [      # (words of an error, what to do: a text, or a function of what 
 def _about_step(e, learn, text):
     "Explain an error of the call of a step or of forward"
     if learn.training and (doubled := doubled_batch(learn)): return doubled
-    if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and 'forward()' in text:
-        return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): leave out '
-                'entries that forward does not take, or write a train_step, f(batch, learn)')
-    name, is_own = getattr(e, 'name', None), learn.is_own('train_step' if learn.training else 'eval_step')
-    if is_own and (isinstance(e, AttributeError) and e.obj is learn.batch and hasattr(learn, str(name))
-                   and not hasattr(Tensor, str(name)) or f"'{type(learn).__name__}' object is not" in text):
+    is_forward = 'forward()' in text
+    if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and is_forward:
+        return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): '
+                'leave out entries that forward does not take, or write a train_step, f(batch, learn)')
+    is_swapped = f"'{type(learn).__name__}' object is not" in text
+    if isinstance(e, AttributeError) and e.obj is learn.batch:
+        is_swapped = is_swapped or hasattr(learn, str(e.name)) and not hasattr(Tensor, str(e.name))
+    if is_swapped and learn.is_own('train_step' if learn.training else 'eval_step'):
         return 'a step gets the batch first, and then the learner: def step(batch, learn)'
-    if 'positional argument' in text and 'forward()' in text:
+    if 'positional argument' in text and is_forward:
         if learn.phase.is_default and learn.loss_fn is None:
             return ('there is no loss_fn, so the model gets the whole batch, with its target: '
                     'pass loss_fn=..., or return the loss from the model')
@@ -156,19 +165,20 @@ def _explained(e, learn):
     found = (how(o) if callable(how) else how for words, how in _KNOWN if re.search(words, text))
     if known := next(filter(None, found), None): return known
     if advice := _about_step(e, learn, text): return advice
-    in_loss = pred is not None and learn.loss is None and learn.phase.is_default and learn.loss_fn is not None
+    in_loss = pred is not None and learn.loss is None and learn.loss_fn is not None and learn.phase.is_default
     if in_loss and not isinstance(pred, Tensor) and isinstance(e, (TypeError, AttributeError)):
-        kind = f'{type(pred).__name__} of {len(pred)}' if isinstance(pred, (tuple, list)) else type(pred).__name__
-        return (f'the model returned a {kind}, and loss_fn gets it unchanged: return a tensor from the model, '
-                'or write loss_fn=lambda out, y: F.cross_entropy(out[0], y)')
-    if isinstance(pred, Tensor) and isinstance(targ, Tensor) and targ.ndim: return _about_targets(text, pred, targ)
+        kind = type(pred).__name__ + (f' of {len(pred)}' if isinstance(pred, (tuple, list)) else '')
+        return (f'the model returned a {kind}, and loss_fn gets it unchanged: return a tensor from the '
+                'model, or write loss_fn=lambda out, y: F.cross_entropy(out[0], y)')
+    if isinstance(pred, Tensor) and isinstance(targ, Tensor) and targ.ndim:
+        return _about_targets(text, pred, targ)
     return _about_inputs(text, inputs, learn.model) if pred is None else None
 
 # %% ../../nbs/look/10_mistakes.ipynb #c5887345
 def explain(e: BaseException, learn: Learner) -> None:
     "Add a note to an exception on what to do, if it is a known mistake"
     if not isinstance(e, (RuntimeError, ValueError, TypeError, IndexError, AttributeError)): return
-    if any(o.startswith('raised in hook ') for o in getattr(e, '__notes__', ())): return     # not the user's mistake
+    if any(o.startswith('raised in hook ') for o in getattr(e, '__notes__', ())): return
     try: text = _explained(e, learn)
     except Exception: return        # the error itself matters more
     if text: e.add_note(text)

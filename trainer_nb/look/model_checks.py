@@ -13,27 +13,26 @@ import torch
 from torch import nn
 
 from ..base import BATCH_NORMS, listed
-from .evidence import batch_tensors
-from .data_checks import NothingToSee, check, need
+from .evidence import NothingToSee, batch_tensors, check, need
 
 # %% ../../nbs/look/08_model_checks.ipynb #1f93314f
 @check('Leave out the softmax at the end of the model', 'watch.pred', kinds=('classes',))
 def _double_softmax(o):
     "Does cross_entropy get logits?"
     p = o.watch.pred.float()
-    if o.watch.made_by[0] == 'Softmax' or ((p >= 0).all() and ((p.sum(1) - 1).abs() < 1e-3).all()):
+    if o.watch.made_by == 'Softmax' or ((p >= 0).all() and ((p.sum(1) - 1).abs() < 1e-3).all()):
         return 'predictions sum to 1, and cross_entropy applies a softmax itself'
 
 @check('Leave out the sigmoid at the end of the model', 'watch', kinds=('logits',))
 def _double_sigmoid(o):
     "Does the binary loss get logits?"
-    if o.watch.made_by[0] == 'Sigmoid':
+    if o.watch.made_by == 'Sigmoid':
         return 'the model ends with a sigmoid, and the loss applies one itself'
 
 @check('nll_loss expects log_softmax; or use cross_entropy on logits', 'watch.pred', kinds=('nll',))
 def _not_log_probabilities(o):
     "Does nll_loss get log-probabilities?"
-    if o.watch.made_by[0] == 'LogSoftmax': raise NothingToSee
+    if o.watch.made_by == 'LogSoftmax': raise NothingToSee
     if (o.watch.pred.float().logsumexp(1).abs() > 1e-2).any():
         return 'exp(predictions) do not sum to 1'
 
@@ -42,7 +41,7 @@ _RANGES = {'Relu': (0, math.inf), 'Sigmoid': (0, 1), 'Tanh': (-1, 1), 'Softplus'
 @check(needs='watch')
 def _clipped_output(o):
     "Can the output reach the targets?"
-    last = o.watch.made_by[0]
+    last = o.watch.made_by
     if o.kind in ('classes', 'logits') and last == 'Relu':
         return 'the model ends with a ReLU, and logits are of both signs', 'Leave out the ReLU at the end'
     if o.kind != 'numbers' or o.y is None: raise NothingToSee
@@ -75,10 +74,10 @@ def _loss_not_finite(o):
         return (f'the gradient of {name} is not finite',
                 'Look for log(0), sqrt(0) and divisions; in half precision, for overflow')
 
-@check('Is a minus sign missing?', 'watch.pred y')
+@check('Is a minus sign missing?', 'watch.pred ids')
 def _negative_loss(o):
     "Does a loss for class ids stay above 0?"
-    if o.kind == 'nll' or o.y.is_floating_point() or o.y.ndim != 1: raise NothingToSee
+    if o.kind == 'nll' or o.y.ndim != 1: raise NothingToSee
     if o.watch.losses[0] < 0 and o.watch.pred.ndim > 1:
         return f'the first loss is {o.watch.losses[0]:.3g}, and class ids cannot cost less than 0'
 
@@ -220,10 +219,9 @@ def _metric_disagrees(o):
         return f'the loss of one batch falls to {losses[-1]:.3g}, and {name} is {after[name]:.2f}'
 
 # %% ../../nbs/look/08_model_checks.ipynb #d421f670
-@check(needs='watch')
+@check(needs='watch modes')
 def _wrong_mode(o):
     "Are dropout and BatchNorm in the mode of the phase?"
-    if not o.modes: raise NothingToSee
     keeps = _has_hook(o.learn, 'FreezeBN')
     partly = o.was_eval if any(m.training for m in o.learn.model.modules()) else set()
     for training, m, mode in o.modes:
@@ -238,8 +236,7 @@ def _random_in_eval(o):
     "Are predictions the same twice?"
     a, b = o.preds
     need(a)
-    is_same = torch.equal(a.nan_to_num(), b.nan_to_num())
-    if not is_same: return 'two predictions for one batch differ'
+    if not torch.equal(a.nan_to_num(), b.nan_to_num()): return 'two predictions for one batch differ'
 
 @check('Look for random numbers that do not come from Python, NumPy or torch', 'watch')
 def _not_deterministic(o):
@@ -253,10 +250,9 @@ def _samples_interact(o):
     if torch.equal(*both) and not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
         return 'another first sample changes the predictions for the others'
 
-@check('Pass drop_last=True to the training loader')
+@check('Pass drop_last=True to the training loader', 'flat')     # for others, the pixels of one sample are enough
 def _batch_of_one(o):
     "Does BatchNorm get more than one sample?"
-    if not o.flat: raise NothingToSee       # for others, the pixels of one sample are enough
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]
     if 1 in sizes:
         return f'batch {sizes.index(1)} has one sample, and BatchNorm needs several for a deviation'

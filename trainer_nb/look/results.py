@@ -19,17 +19,12 @@ from ..base import batch_size, folded, format_value
 from ..draw import Chart, text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
 from ..loop import Learner, class_names, n_samples, trains_loss
-from .confusion import Confusion, Report, count_confusion, make_report
-from trainer_nb.look.losses import (
-    Collect, Singles, batches_of, check_mean, class_ids, ids_of, is_counted, loss_of, one_sample,
-    chances_of, meaning, task_of, whole_loss
-)
-from .boxes import are_boxes
-from .masks import shares
-from .series import draw_forecasts
-from trainer_nb.look.samples import (
-    Counterparts, Look, batch_parts, caption_table, grid, is_same, kind_of, masks_of, pictured, sample_of
-)
+from .confusion import Confusion, count_confusion
+from .losses import Collect, Singles, batches_of, check_mean, loss_of, one_sample, whole_loss
+from .pictures import are_boxes, shares
+from .predictions import chances_of, class_ids, ids_of, is_counted, meaning, task_of
+from .report import Report, draw_forecasts, make_report
+from .samples import Look, Sample, batch_parts, caption_table, grid, is_same, kind_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
 class _Rereader:
@@ -57,23 +52,22 @@ class _Rereader:
 
     def _again(self, indices):
         if hasattr(self.dl, '__next__'):
-            raise ValueError(f'the loader is a {type(self.dl).__name__}, which can be read only '
-                             'once: its samples cannot be shown again')
+            raise ValueError(f'the loader is a {type(self.dl).__name__}, which can be read only once: '
+                             'its samples cannot be shown again')
         found, start, last = {}, 0, max(indices)
         for batch in batches_of(self.dl):
             n = batch_size(batch)
             found |= {i: one_sample(batch, i - start, n) for i in indices if start <= i < start + n}
             start += n
             if start > last: break
-        if len(found) < len(set(indices)):
-            raise ValueError('the loader yields fewer samples than before')
+        if len(found) < len(set(indices)): raise ValueError('the loader yields fewer samples than before')
         return [found[i] for i in indices]
 
 # %% ../../nbs/look/03_results.ipynb #dc774fe3
 @dataclass(repr=False, eq=False)
 class SampleView:
     "Samples as pictures, signals, text or a table, with target, prediction and loss"
-    samples: list[dict]     # name of a part → its value, as `Look` draws them
+    samples: list[dict]     # name of a part → its value, as `Sample` draws them
     captions: list          # of each sample, a list of (name, text)
     look: Look              # how to show them
 
@@ -99,12 +93,13 @@ class Results:
     loss_fn: Any = None     # tells logits from probabilities
     are_scores: bool = True     # a loss function without weights took the predictions
     is_given: bool = True       # batches hold the targets, rather than the step makes them
-    by: str = 'loss'        # what `loss` holds: of a detector whose step returns no loss, 'wrong boxes'
+    by: str = 'loss'        # what `loss` holds: 'wrong boxes' of a detector whose step returns none
 
     def __len__(self): return len(self.loss)
 
     def __repr__(self):
-        values = self.metrics if self.by == 'loss' else {**self.metrics, self.by: self.loss.mean().item()}
+        values = dict(self.metrics)
+        if self.by != 'loss': values[self.by] = self.loss.mean().item()
         values = ', '.join(f'{k} {format_value(v)}' for k, v in values.items())
         return f'Results of {len(self):,} samples: {values}'
 
@@ -122,22 +117,10 @@ class Results:
     ) -> SampleView:
         "Draw samples with target, prediction and loss"
         at = (self.top_losses(n)[1] if at is None else torch.as_tensor(at)[:n]).tolist()
-        if wrong := [i for i in at if not 0 <= i < len(self)]:
-            last = len(self) - 1
-            raise IndexError(f'there is no sample {wrong[0]}: positions are from 0 to {last}')
-        samples, captions = [], []
-        for i, batch in zip(at, self.reader.read(at)):
-            inputs, targets = batch_parts(batch)
-            _check_target(self, i, [*targets.values(), *inputs.values()])
-            sample = {k: sample_of(v, 0, 1) for k, v in inputs.items()}
-            sample = {k: o for k, o in sample.items() if o is not None}
-            masks, more = masks_of(_pixels(self, i), sample), _more(self, i, sample)
-            sample = {k: o for k, o in sample.items() if not is_same(o, masks.get('target'))}
-            samples.append({**sample, **masks, **more})
-            rest = [(k, Look().value(o)) for k, o in sample.items() if kind_of(o) in ('value', 'text')]
-            captions.append([o for o in rest if o[0] != pictured(sample)]
-                            + _caption(self, i, masks, bool(more) and self.task() == 'regression'))
-        return SampleView(samples, captions, self.look)
+        if wrong := [i for i in at if not 0 <= i < len(self)]: raise IndexError(
+            f'there is no sample {wrong[0]}: positions are from 0 to {len(self) - 1}')
+        found = [_sample(self, i, batch) for i, batch in zip(at, self.reader.read(at))]
+        return SampleView([o for o, _ in found], [caption for _, caption in found], self.look)
 
     def forecasts(self,
         n: int = 3,       # ≥ 1: samples, those with the largest losses
@@ -181,7 +164,9 @@ class TopLosses(tuple):
         "The samples, and why they cannot be read, if so"
         res, at = self.results, self[1].tolist()
         try: return res.show(len(at), at=at), ''
-        except ValueError as e: return SampleView([{} for _ in at], [_caption(res, i) for i in at], res.look), str(e)
+        except ValueError as e:
+            captions = [_caption(res, i) for i in at]
+            return SampleView([Sample({}) for _ in at], captions, res.look), str(e)
 
     def _repr_html_(self):
         view, why = self._view()
@@ -200,29 +185,25 @@ def _check_target(res, i, parts):
                      'the loader yields other samples, or in another order; '
                      'call learn.results() again')
 
-def _pixels(res, i):
-    "Return class ids of the targets and predictions of a sample that has one for each pixel"
+def _drawn_with(res, i, picture):
+    "Return what is drawn over the picture of a sample, class ids or boxes, and pictures beside it"
     pred, targ = res.pred, res.targ
-    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}
+    if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}, {}
+    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}, {}
+    are_pictures = {kind_of(targ[i]), kind_of(pred[i])} == {'image'}
+    if are_pictures and task_of(res) == 'regression':
+        kind, to_probs = meaning(pred, res.loss_fn)
+        target = {} if is_same(picture, targ[i]) else {'target': targ[i]}
+        return {}, {**target, 'predicted': to_probs(pred[i]) if kind == 'labels' else pred[i]}
     try:
-        if task_of(res) == 'regression': return {}
+        if task_of(res) == 'regression': return {}, {}
         pred, targ = ids_of(pred[i:i + 1], targ[i:i + 1], res.loss_fn)
-    except ValueError: return {'target': targ[i]}       # `keep` left no class for each pixel
-    return {'target': targ[0], 'predicted': pred[0]}
+    except ValueError: return {'target': targ[i]}, {}       # `keep` left no class for each pixel
+    return {'target': targ[0], 'predicted': pred[0]}, {}
 
-def _more(res, i, sample):
-    "Return the boxes in a sample, or the pictures that its model returned and should have"
-    pred, targ = res.pred, res.targ
-    if are_boxes(pred) and are_boxes(targ): return {'target': targ[i], 'predicted': pred[i]}
-    if not isinstance(pred, Tensor) or not isinstance(targ, Tensor) or targ.ndim < 3: return {}
-    if {kind_of(targ[i]), kind_of(pred[i])} != {'image'} or task_of(res) != 'regression': return {}
-    x, (kind, to_probs) = sample.get(pictured(sample)), meaning(pred, res.loss_fn)
-    pred = to_probs(pred[i]) if kind == 'labels' else pred[i]
-    target = {} if is_same(x, targ[i]) else {'target': targ[i]}
-    return {'pictures': Counterparts({**target, 'predicted': pred})}
-
+# %% ../../nbs/look/03_results.ipynb #65acca35
 def _words(res, i, masks=()):
-    "Write target and prediction of a sample, as far as there is one for each; of one class, with its probability"
+    "Write target and prediction of a sample; of one class, with its probability"
     def row(x): return x[i] if isinstance(x, (Tensor, list)) and len(x) == len(res) else None
     targ, pred = row(res.targ), row(res.pred)
     chances = None if masks else chances_of(res, [i])
@@ -230,14 +211,15 @@ def _words(res, i, masks=()):
     is_scores = isinstance(pred, Tensor) and pred.ndim == 1 and len(pred) > 1 and res.are_scores
     is_id = isinstance(pred, Tensor) and not pred.is_floating_point() and pred.numel() == 1
     if chances is None and not (is_ids and (is_scores or is_id)):
-        if kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2 and pred.size(1) == len(targ):
-            pred = pred.argmax(0).masked_fill(targ < 0, -100)
+        are_steps = kind_of(targ) == 'tokens' and isinstance(pred, Tensor) and pred.ndim == 2
+        if are_steps and pred.size(1) == len(targ): pred = pred.argmax(0).masked_fill(targ < 0, -100)
         words = ('target', targ), ('predicted', pred)
         return [(name, shares(masks[name], res.look.name) if name in masks else res.look.value(o))
                 for name, o in words if o is not None]
     p, t = ids_of(res.pred[i:i + 1], res.targ[i:i + 1], res.loss_fn)
     mark = ('✓' if p == t else '✗') if is_counted(t, res.loss_fn) else ''
-    words = [('target', res.look.name(t.item())), ('predicted', f'{res.look.name(p.item())} {mark}'.strip())]
+    targ, pred = (res.look.name(o.item()) for o in (t, p))
+    words = [('target', targ), ('predicted', f'{pred} {mark}'.strip())]
     return words if chances is None else [*words, ('probability', f'{chances[0, p.item()]:.3f}')]
 
 def _caption(res, i, masks=(), is_drawn=False):
@@ -245,7 +227,32 @@ def _caption(res, i, masks=(), is_drawn=False):
     loss = [] if res.loss.isnan().all() else [(res.by, format_value(res.loss[i]))]
     return [('#', str(i)), *words, *loss]
 
+def _sample(res, i, batch):
+    "Return a sample that was read again, with what belongs to its picture, and its caption"
+    inputs, targets = batch_parts(batch)
+    _check_target(res, i, [*targets.values(), *inputs.values()])
+    sample = Sample({k: sample_of(v, 0, 1) for k, v in inputs.items()})
+    over, beside = _drawn_with(res, i, sample.get(sample.drawn))
+    masks = sample.masks(over)
+    sample = Sample({k: o for k, o in sample.items() if not is_same(o, masks.get('target'))})
+    caption = sample.caption() + _caption(res, i, masks, bool(beside))
+    sample.update({k: o for k, o in over.items() if k in masks or are_boxes([o])})
+    sample.beside = beside
+    return sample, caption
+
 # %% ../../nbs/look/03_results.ipynb #48088bea
+def _run(learn, dl, collect, is_single):
+    "Run the pass; return its metrics, and the loss of each sample"
+    read, whole = Singles(dl) if is_single else dl, None
+    try:
+        with learn.added_hooks(collect): metrics = learn.validate(read)
+    finally:
+        if is_single: whole = whole_loss(learn, read)
+    losses = collect.losses.result()
+    if whole is not None: check_mean(whole, losses[:read.n])
+    return metrics, losses
+
+# %% ../../nbs/look/03_results.ipynb #48088beb
 def results_of(learn: Learner,
     dl: Any = None,        # loader or tuple, as for `validate`; None: `valid_dl`
     *,
@@ -265,24 +272,17 @@ def results_of(learn: Learner,
     pass `loss`. RNG states are restored afterwards.
     """
     with folded():
-        for name, f in dict(loss=loss, keep=keep).items():
-            if f is not None and not callable(f):
-                raise TypeError(f'{name} is {f!r}: expected a function')
+        for name, f in ('loss', loss), ('keep', keep):
+            if f is not None and not callable(f): raise TypeError(f'{name} is {f!r}: expected a function')
         if dl is None: dl = learn.valid_dl
         if dl is None: raise ValueError('there is no valid_dl: pass a loader')
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
-        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, rate, min_score)
+        if classes is None: classes = class_names(learn, dl)
+        look = Look(classes, decode, mean, std, columns, rate, min_score)
         get_losses, is_single = loss_of(learn, loss, min_score)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
-        read, whole = Singles(dl) if is_single else dl, None
-        try:
-            try:
-                with learn.added_hooks(collect): metrics = learn.validate(read)
-            finally:
-                if is_single: whole = whole_loss(learn, read)
-            losses = collect.losses.result()
-            if whole is not None: check_mean(whole, losses[:read.n])
+        try: metrics, losses = _run(learn, dl, collect, is_single)
         finally: set_rng_states(states, dl)
         pred, targ = collect.outputs()
         has_loss = loss is not None or any(k.endswith('loss') for k in metrics)

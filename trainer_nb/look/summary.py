@@ -53,7 +53,7 @@ class _Tracer:
     "Notes what the modules of a model get and return"
     def __init__(self, model, opts, flops):
         self.flops, self.handles, self.batch = flops, [], ''
-        self.open, self.ran = [], []        # (layer, FLOPs before) of calls that have not returned; layers in order
+        self.open, self.ran = [], []    # (layer, FLOPs before) of calls that have not returned; layers
         groups = {}
         for opt in opts:
             for g in opt.param_groups: groups |= {id(p): g for p in g['params']}
@@ -67,8 +67,8 @@ class _Tracer:
         own = [groups[id(p)] for p in params if id(p) in groups]
         rates = [tuple(sorted({float(g[k]) for g in own if k in g})) for k in ('lr', 'weight_decay')]
         n, n_trained = sum(p.numel() for p in params), sum(p.numel() for p in params if p.requires_grad)
-        memory, is_leaf = sum(o.nbytes for o in (*params, *m.buffers())), not any(True for _ in m.children())
-        return Layer(name, type(m).__name__, n, n_trained, memory, *rates, is_leaf=is_leaf)
+        memory = sum(o.nbytes for o in (*params, *m.buffers()))
+        return Layer(name, type(m).__name__, n, n_trained, memory, *rates, is_leaf=not [*m.children()])
 
     def _enter(self, m, args, kwargs):
         layer = self.layers[m]
@@ -81,7 +81,7 @@ class _Tracer:
         layer, before = self.open.pop()
         layer.shape = _shapes(out)
         layer.out_bytes += sum(o.nbytes for o in tensors_in(out) if not o.is_nested)
-        is_inner = any(o is layer for o, _ in self.open)    # of a module that calls itself: the outer call counts it
+        is_inner = any(o is layer for o, _ in self.open)    # it calls itself: the outer call counts it
         if not is_inner: layer.flops += self.flops.get_total_flops() - before
 
     def close(self):
@@ -102,6 +102,7 @@ class _AfterLoss(Hook):
     def after_step(self, learn): raise Seen        # of a step without a loss
 
 # %% ../../nbs/look/05_summary.ipynb #982ac23f
+_HEAD = 'layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs'
 _ROWS = 60       # of a table; of deeper models, the inner levels are left out
 
 def _count(n):
@@ -121,8 +122,9 @@ def _cells(o):
     if o.is_failed: shape = f'✗ got {o.shape_in}'
     trained = '' if not o.n_params else {o.n_params: 'yes', 0: 'frozen'}.get(o.n_trained, 'partly')
     def known(f, n): return f(n) if n else ''
-    return [name, o.kind, shape, known('{:,}'.format, o.n_params), trained, known(format_bytes, o.memory),
-            known(format_bytes, o.out_bytes), known(_count, o.flops)]
+    memory, out = (known(format_bytes, n) for n in (o.memory, o.out_bytes))
+    n_params, flops = known('{:,}'.format, o.n_params), known(_count, o.flops)
+    return [name, o.kind, shape, n_params, trained, memory, out, flops]
 
 # %% ../../nbs/look/05_summary.ipynb #d494fcc2
 @dataclass(repr=False)
@@ -147,22 +149,25 @@ class Summary:
     def _failed(self): return next((o for o in self.layers if o.is_failed), None)
 
     def shown(self) -> list[Layer]:
-        "Return the layers to show: all, or those of the outer levels and those beside the failing one"
-        levels = range(max((o.depth for o in self.layers), default=0), 0, -1)
-        depth = self.depth or next((d for d in levels if sum(o.depth <= d for o in self.layers) <= _ROWS), 1)
-        failed = self._failed
-        def is_near(o): return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
+        "Return the layers to show: all, or the outer levels and those beside the failing one"
+        depths, failed = [o.depth for o in self.layers], self._failed
+        fit = [d for d in range(max(depths), 0, -1) if sum(o <= d for o in depths) <= _ROWS]
+        depth = self.depth or (fit or [1])[0]
+        def is_near(o):
+            return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
         return [o for o in self.layers if o.depth <= depth or is_near(o)]
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        differ = [k for k in ('lrs', 'decays') if len(set().union(*(getattr(o, k) for o in self.layers))) > 1]
-        head = ['layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs']
-        head += [{'lrs': 'lr', 'decays': 'weight decay'}[k] for k in differ]
-        rows = [head, *([*_cells(o), *(_between(getattr(o, k)) for k in differ)] for o in self.shown())]
-        if self.forecast is None: return rows
-        held = [format_bytes(n) if (n := self.forecast.of(o.name)) else '' for o in self.shown()]
-        return [[*row, o] for row, o in zip(rows, ['activations', *held])]
+        shown = self.shown()
+        columns = dict(zip(_HEAD, zip(*map(_cells, shown))))
+        for name, k in ('lr', 'lrs'), ('weight decay', 'decays'):
+            if len(set().union(*(getattr(o, k) for o in self.layers))) > 1:
+                columns[name] = [_between(getattr(o, k)) for o in shown]
+        if self.forecast is not None:
+            held = [self.forecast.of(o.name) for o in shown]
+            columns['activations'] = [format_bytes(n) if n else '' for n in held]
+        return [list(row) for row in zip(*([name, *cells] for name, cells in columns.items()))]
 
     def notes(self) -> list[str]:
         "Return the lines below the table: totals, and what is not shown"
@@ -180,24 +185,26 @@ class Summary:
     def __repr__(self):
         lines = [[printable(c) for c in row] for row in self.lines()]
         widths = [max(map(len, o)) for o in zip(*lines)]
-        def aligned(row): return [c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
-        rows = ['  '.join(aligned(row)).rstrip() for row in lines]
+        sides = [str.ljust]*3 + [str.rjust]*(len(widths) - 3)
+        rows = ['  '.join(f(c, w) for f, c, w in zip(sides, row, widths)).rstrip() for row in lines]
         return '\n'.join([*rows, *self.notes(), *filter(None, [self.message])])
 
     def _repr_html_(self):
         mark = f'border-left:3px solid {ALARM};padding-left:6px'
-        alarm = f'<div style="{mark}"><b>{escape(self.message)}</b></div>' if self.error is not None else ''
-        return _html_table(self) + ''.join(f'<div>{escape(o)}</div>' for o in self.notes()) + alarm
+        res = _html_table(self) + ''.join(f'<div>{escape(o)}</div>' for o in self.notes())
+        return f'{res}<div style="{mark}"><b>{escape(self.message)}</b></div>' if self.message else res
 
 # %% ../../nbs/look/05_summary.ipynb #46aebf45
 def _notes(s):
     o, rest = s.root, len(s.layers) - len(s.shown())
     inner = sum(o.out_bytes for o in s.layers if o.is_leaf)
     res = [f'batch: {s.batch}'] if s.batch else []
-    if s.forecast is not None: res.append(f'{s.forecast}; what libraries and the allocator take besides is not in it')
+    if s.forecast is not None:
+        res.append(f'{s.forecast}; what libraries and the allocator take besides is not in it')
     res.append(f'{o.n_params:,} parameters, {o.n_trained:,} of them trained; parameters and buffers '
                f'{format_bytes(o.memory)}, outputs of the innermost layers {format_bytes(inner)}')
-    if o.flops: res.append(f'{_count(o.flops)} FLOPs in matrix products, convolutions and attention of one forward')
+    if o.flops:
+        res.append(f'{_count(o.flops)} FLOPs in matrix products, convolutions and attention of one forward')
     unknown = [f'{o.name} ({o.kind})' for o in s.layers
                if o.kind in ('RNN', 'LSTM', 'GRU') and o.is_leaf and o.n_calls and not o.flops]
     if unknown: res.append(f'not in the FLOPs, which torch does not count here: {", ".join(unknown)}')
@@ -206,12 +213,11 @@ def _notes(s):
     return res
 
 def _html_table(s):
-    "Write the table with names on the left, numbers on the right, and a line below a layer that failed"
+    "Write the table: names on the left, numbers on the right, a line below a layer that failed"
     base = 'padding:2px 8px;line-height:20px;white-space:nowrap;text-align:'
     def row(tag, cells, style=''):
-        sides = ['left']*3 + ['right']*len(cells)
-        cells = ''.join(f'<{tag} style="{base}{side}">{escape(c)}</{tag}>' for c, side in zip(cells, sides))
-        return f'<tr style="{style}">{cells}</tr>'
+        def cell(c, side): return f'<{tag} style="{base}{side}">{escape(c)}</{tag}>'
+        return f'<tr style="{style}">{"".join(map(cell, cells, ["left"]*3 + ["right"]*len(cells)))}</tr>'
     head, *rows = s.lines()
     failed = f'font-weight:bold;border-bottom:2px solid {ALARM}'
     body = ''.join(row('td', cells, failed if o.is_failed else '') for o, cells in zip(s.shown(), rows))
