@@ -17,8 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from ..base import described, hashes, is_wrapper, local, n_writes, open_file, replacing, rng_state
 from ..loop import Hook, Learner, as_count, named_parameters, parameters, trained
-from .facts import fit_facts, live_facts
-from .trace import digest, writes
+from .trace import digest, fit_facts, live_facts, writes
 
 # %% ../../nbs/runs/23_fingerprint.ipynb #8fe33812
 def leaves(x: Any, name: str) -> Iterator[tuple[str, Any]]:     # name, tensor or plain value
