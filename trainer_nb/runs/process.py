@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_path', 'detach', 'announce', 'spawn', 'reap',
-           'warm_starts', 'fork_runs', 'Ranks', 'Pausing']
+           'error_record', 'WorkerTraceback', 'printable_lines', 'revived', 'warm_starts', 'fork_runs', 'Ranks']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
-import json, os, platform, shutil, signal, subprocess, sys, tempfile
-from collections.abc import Callable, Iterator
+import json, os, platform, shutil, signal, subprocess, sys, tempfile, traceback
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -16,10 +16,8 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
 
-from ..base import open_file
-from ..loop import Hook
+from ..base import open_file, printable
 from ..parallel import ProcessFailed
-from .failures import error_record
 
 # %% ../../nbs/runs/06_process.ipynb #d4fd60eb
 @cache
@@ -92,6 +90,42 @@ def spawn(folder: Any) -> None:
 _children = []      # to be polled, so that no process stays behind as a zombie
 
 def reap() -> None: _children[:] = [o for o in _children if o.poll() is None]
+
+# %% ../../nbs/runs/06_process.ipynb #8a51ea8a
+def error_record(e: BaseException) -> dict:
+    "Describe an exception as plain data"
+    kind, args = type(e), list(e.args)
+    if not all(isinstance(o, (str, int, float, bool, type(None))) for o in args): args = [str(e)]
+    return {'module': kind.__module__, 'type': kind.__qualname__, 'args': args, 'message': str(e),
+            'notes': [str(o) for o in getattr(e, '__notes__', ())],
+            'traceback': ''.join(traceback.format_exception(e))}
+
+class WorkerTraceback(Exception):
+    "The traceback of an error in another process"
+    def __init__(self, text: str): self.text = text
+    def __str__(self): return f'\n{self.text}'
+
+def printable_lines(text: str) -> str:
+    "Text of a file without what moves the cursor, line by line"
+    return '\n'.join(map(printable, str(text).split('\n')))
+
+def revived(data: Any, is_own: bool) -> Exception:
+    """Make the exception again that `error_record` has described, but none that ends this process
+
+    Without `is_own`, of a run that another process started: only built-in classes, printable text.
+    """
+    if not isinstance(data, dict): data = {'message': data}
+    def text(o): return o if is_own or not isinstance(o, str) else printable_lines(o)
+    name, module = text(str(data.get('type', 'error'))), data.get('module')
+    cls = getattr(sys.modules.get(module if is_own else 'builtins'), name, None) if isinstance(module, str) else None
+    if module != 'builtins' and not is_own or not isinstance(cls, type) or not issubclass(cls, Exception):
+        cls = None
+    try: e = cls(*map(text, data.get('args') or []))
+    except Exception: e = RuntimeError(text(f'{name}: {data.get("message")}'))
+    notes = data.get('notes')
+    for note in notes if isinstance(notes, list) else (): e.add_note(text(str(note)))
+    e.__cause__ = WorkerTraceback(text(str(data.get('traceback', ''))))
+    return e
 
 # %% ../../nbs/runs/06_process.ipynb #0a5e0001
 class _Warm:
@@ -206,21 +240,3 @@ class Ranks:
         if self.failed_at is None and any(o.poll() for o in self.children.values()):
             self.failed_at = monotonic()
         return self.failed_at is not None and monotonic() - self.failed_at > 2*self.patience_s
-
-# %% ../../nbs/runs/06_process.ipynb #69d7f30f
-class Pausing(Hook):
-    "Makes all ranks wait while rank 0 does"
-    together = ('pause',)
-
-    def __init__(self, wait: Callable): self.wait = wait     # function of the learner
-
-    def pause(self, learn: Any) -> None:
-        "On all ranks: wait until rank 0 continues"
-        if learn.is_main:
-            self.wait(learn)
-            learn.world.first('continue')
-        else:
-            while (what := learn.world.first(None)) != 'continue':
-                if what == 'save': learn.provider('checkpoints').save(learn)
-        if (agreement := learn.provider('agreement')) is not None: agreement.share_rates(learn)
-
