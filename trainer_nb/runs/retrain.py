@@ -9,6 +9,7 @@ __all__ = ['Probe', 'Made', 'Continued', 'record_again']
 import math, os, warnings
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +21,7 @@ from .fingerprint import Fingerprint
 from .fork import first_other
 from .parting import Record, record_of
 from .program import enter, unpack_program
-from .trace import writes
+from .trace import drop_writers, writes
 from .worker import set_torch_settings, torch_settings
 
 # %% ../../nbs/runs/27_retrain.ipynb #e50557d1
@@ -33,7 +34,8 @@ class Probe(Fingerprint):
         keep: tuple | None = None,      # (key of a point, part of it whose tensor is kept); the last one recorded
     ):
         super().__init__(every)
-        self.span, self.n, self.keep, self.kept = span, n, dict([keep] if keep else []), None
+        self.span, self.n = span, n
+        self.keep, self.kept = dict([keep] if keep else []), None
 
     def is_due(self, learn: Learner, i: int) -> bool:
         step = learn.state.optimizer_step
@@ -61,18 +63,15 @@ def _put_back() -> Iterator[None]:
         set_torch_settings(settings)
         set_rng_state(states)
 
-def _stays_out(hook): return writes(hook) or isinstance(hook, Fingerprint)
-
-def _strip(learn):
-    for h in filter(_stays_out, [*learn.hooks]): learn.remove_hook(h)
-    learn.display = None
-
+@dataclass
 class Made:
     "A function that makes a learner, which is trained from its beginning"
+    make: Callable[[], Learner]
+    name: str
+    n: int                  # training batches, about
+    seed: int
+    bounds: dict[str, int]  # of the fit; empty: to be found from the learner
     doubt = ''
-    def __init__(self, make: Callable[[], Learner], name: str, n: int, seed: int, bounds: dict[str, int]):
-        self.make, self.name, self.n, self.seed = make, name, n, seed
-        self.bounds = bounds    # of the fit; empty: to be found from the learner
 
     def train(self, probe: Probe) -> None:
         with _put_back():
@@ -80,7 +79,7 @@ class Made:
             learn = self.make()
             if not isinstance(learn, Learner):
                 raise TypeError(f'{self.name}() returned a {type(learn).__name__}: expected a Learner')
-            _strip(learn)
+            drop_writers(learn)
             if not self.bounds: self.bounds.update(bounds_within(learn, self.n))
             try:
                 with unchanged(learn): learn.fit(**self.bounds, hooks=[probe])
@@ -89,13 +88,15 @@ class Made:
                 raise
 
 # %% ../../nbs/runs/27_retrain.ipynb #e998b473
+@dataclass
 class Continued:
     "A run that is trained again, from a checkpoint or from its beginning. This runs code from its folder"
-    def __init__(self,
-        run: Any,               # `Run`
-        point: dict | None,     # manifest of the checkpoint; None: the beginning
-    ):
-        self.run, self.point, self.name, self.doubt = run, point, run.path.name, ''
+    run: Any                # `Run`
+    point: dict | None      # manifest of the checkpoint; None: the beginning
+    doubt: str = ''
+
+    @property
+    def name(self) -> str: return self.run.path.name
 
     def train(self, probe: Probe) -> None:
         with _put_back(), chdir(os.getcwd()):
@@ -103,8 +104,8 @@ class Continued:
             program = unpack_program(self.run.path)
             learn, path = program['learn'], self.run.path/'start.pt'
             if self.point is not None: path = self.run.path/'checkpoints'/self.point['file']
-            hooks = *(h for h in program['hooks'] if not _stays_out(h)), probe
-            _strip(learn)
+            hooks = *(h for h in program['hooks'] if not writes(h)), probe
+            drop_writers(learn)
             set_torch_settings(program['torch'])
             if self.point is None and not program['is_stopped']:
                 n = learn.history.n_steps

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 from inspect import signature
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -144,7 +144,8 @@ def roots(learn: Learner) -> dict[str, Any]:
 # %% ../../nbs/runs/21_trace.ipynb #cr000018
 def writes(hook: Hook) -> bool:
     "Return whether a hook writes files or shows something"
-    return isinstance(hook, MainProcessHook) or bool({'checkpoints', 'display', 'controls'} & {*hook.provides})
+    provided = {'checkpoints', 'display', 'controls', 'fingerprint'}.intersection(hook.provides)
+    return isinstance(hook, MainProcessHook) or bool(provided)
 
 def drop_writers(learn: Learner) -> None:
     "Remove the hooks that write files or show something"
@@ -155,14 +156,17 @@ def drop_writers(learn: Learner) -> None:
 # %% ../../nbs/runs/21_trace.ipynb #cr000019
 class _Sees(Hook):
     "Hash each batch before other hooks see it"
-    unique, in_dry_run, ord, batch = True, False, float('-inf'), None
+    unique, in_dry_run, ord = True, False, float('-inf')
+    batch = None
     def before_step(self, learn): self.batch = digest(learn.batch)
 
 class _Leaves(Hook):
     "Write a point to the file of each rank, after all other hooks, and end after some points"
-    unique, in_dry_run, ord, state_kinds = True, False, float('inf'), {'n': int}
+    unique, in_dry_run, ord = True, False, float('inf')
+    state_kinds = {'n': int}
     def __init__(self, sees, folder, ends, kills):
-        self.sees, self.folder, self.ends, self.kills, self.n = sees, folder, ends, kills, 0
+        self.sees, self.folder, self.n = sees, folder, 0
+        self.ends, self.kills = ends, kills
 
     def after_step(self, learn):
         n, modules = self.n, trained(learn)
@@ -212,12 +216,15 @@ def _code(f):
     consts = [_code(o) if isinstance(o, CodeType) else o for o in f.co_consts]
     return f.co_code, f.co_names, f.co_varnames, consts
 
+def _attributes(cls):
+    for c in cls.__mro__: yield from ((f'{c.__qualname__}.{k}', o) for k, o in vars(c).items())
+
 def _own_code(parts):
     "The code of the methods of the user's own classes, and of functions: name → hash"
     found = {}
     for o in parts:
         if isinstance(o, FunctionType): held = [(o.__qualname__, o)]
-        else: held = [(f'{c.__qualname__}.{k}', f) for c in type(o).__mro__ for k, f in vars(c).items()]
+        else: held = _attributes(type(o))
         for name, f in held:
             is_own = isinstance(f, FunctionType) and not is_foreign(f.__module__)
             if is_own: found[f'code of {name.split("<locals>.")[-1]}'] = digest(_code(f.__code__))[:8]
@@ -252,7 +259,8 @@ def fit_facts(learn: Learner, hooks: Iterable[Hook]) -> dict[str, str]:     # na
     res |= {f'torch {k}': str(v) for k, v in torch_settings().items() if k != 'threads'}
     res |= {k: os.environ[k] for k in _VARIABLES if k in os.environ}
     held = roots(learn)
-    functions = [f for h in hooks for f in vars(h).values() if isinstance(f, FunctionType)]
+    attributes = chain.from_iterable(vars(h).values() for h in hooks)
+    functions = [f for f in attributes if isinstance(f, FunctionType)]
     datasets = [getattr(o, 'dataset', None) for o in (learn.train_dl, learn.valid_dl)]
     res |= _own_code([*held.values(), *learn.model.modules(), *hooks, *functions, *datasets])
     res |= {f'state of {k}': v[:8] for k, v in held_state(held).items()}
