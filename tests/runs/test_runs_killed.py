@@ -4,7 +4,6 @@ import os, random, signal, time
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Checkpoint, EMA, Learner, OneCycle
 from common import Slow, until
 from test_runs import _ends, check_equal    # noqa: F401
