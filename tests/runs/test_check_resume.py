@@ -80,20 +80,6 @@ class SavedRng(Rng):
         version, numbers, gauss = state['rng']
         self.rng.setstate((version, tuple(numbers), gauss))
 
-class Counts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lin, self.calls = nn.Linear(4, 3), 0
-    def forward(self, x):
-        if self.training: self.calls += 1
-        return self.lin(x)*(1 + self.calls/100)
-
-class Buffered(Counts):
-    def __init__(self):
-        super().__init__()
-        del self.calls
-        self.register_buffer('calls', torch.zeros(()))
-
 class Carry(Hook):
     "Scales the loss by what it holds"
     def __init__(self, start): self.held = start
@@ -106,25 +92,12 @@ class Saved(Carry):
     def state_dict(self): return {'held': self.held}
     def load_state_dict(self, state): self.held = state['held']
 
-class Steps(Hook):
-    "Steps a scheduler of torch that nobody saves"
-    def before_fit(self, learn):
-        if not hasattr(self, 'sched'): self.sched = torch.optim.lr_scheduler.StepLR(learn.opt, 3, .5)
-    def after_step(self, learn):
-        if learn.training: self.sched.step()
-
 class Curriculum(Hook):
     def after_step(self, learn):
         if learn.training: learn.train_dl.dataset.level += .1
 
 class Leveled(Data):
     def __getitem__(self, i): return self.x[i]*self.level, i % 3
-
-class Loss:
-    def __init__(self): self.n = 0
-    def __call__(self, pred, targ):
-        self.n += 1
-        return F.cross_entropy(pred, targ)*(1 + self.n/100)
 
 class Metric:
     "Remembers the best of all epochs"
@@ -135,21 +108,6 @@ class Metric:
         self.best = self.best + self.right/self.n
         return self.best
 
-class Counting(torch.optim.SGD):
-    def __init__(self, params, lr):
-        super().__init__(params, lr)
-        self.n = 0
-    def step(self, closure=None):
-        self.n += 1
-        for g in self.param_groups: g['lr'] = .1/self.n
-        return super().step(closure)
-
-class Sub(Learner):
-    seen = 0
-    def train_step(self, batch):
-        if self.training: self.seen = self.seen + 1
-        return {'loss': F.cross_entropy(self.model(batch[0]), batch[1])*(1 + self.seen/100)}
-
 COUNT = 0
 
 def of_global(batch, learn):
@@ -157,13 +115,13 @@ def of_global(batch, learn):
     COUNT += learn.training
     return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])*(1 + COUNT/100)}
 
-def make(train_dl=None, model=None, cls=Learner, **kwargs):
+def make(train_dl=None, model=None, **kwargs):
     torch.manual_seed(0)
     if model is None: model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.2), nn.Linear(8, 3))
-    if 'train_step' not in kwargs and cls is Learner: kwargs.setdefault('loss_fn', F.cross_entropy)
+    if 'train_step' not in kwargs: kwargs.setdefault('loss_fn', F.cross_entropy)
     valid_dl = DataLoader(Data(), 12)
     if train_dl is None: train_dl = DataLoader(Data(), 6, shuffle=True)
-    return cls(model, train_dl, valid_dl, display=False, seed=0, **kwargs)
+    return Learner(model, train_dl, valid_dl, display=False, seed=0, **kwargs)
 
 def loader(dataset=None, **kwargs): return DataLoader(dataset or Data(), **{'batch_size': 6, **kwargs})
 
@@ -174,13 +132,7 @@ FAULTS = {      # the start of an object's name → a program in which it forget
     'learn.train_dl.dataset.n': lambda: make(loader(Stream())),
     'learn.train_dl.dataset.level': lambda: make(loader(Leveled(level=1.)), hooks=[Curriculum()]),
     'hook Carry.held': lambda: make(hooks=[Carry(0)]),
-    'hook Carry.held ': lambda: make(hooks=[Carry(torch.zeros(()))]),
-    'hook Steps.sched': lambda: make(hooks=[Steps()]),
-    'learn.model.0.calls': lambda: make(model=nn.Sequential(Counts())),
     'the global COUNT': lambda: make(train_step=of_global),
-    'learn.loss_fn.n': lambda: make(loss_fn=Loss()),
-    'learn.opt.n': lambda: make(optim=Counting, lr=.1),
-    'learn.seen': lambda: make(cls=Sub),
     'learn.train_dl': lambda: make(Mixed(Data(), 4)),
     'learn.train_dl ': lambda: make(loader(NumPy(), num_workers=2, persistent_workers=True)),
 }
@@ -207,7 +159,7 @@ HEALTHY = {
     'guard': lambda: make(hooks=[NaNGuard()]),
     'schedule': lambda: make(hooks=[LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 3, .5))]),
     'two optimizers': gan,
-    'saved hook': lambda: make(hooks=[Saved(0)]), 'buffer': lambda: make(model=Buffered()),
+    'saved hook': lambda: make(hooks=[Saved(0)]),
     'momentum': lambda: make(optim=lambda p: torch.optim.SGD(p, .1, momentum=.9)),
     'large': lambda: make(model=nn.Sequential(nn.Linear(4, 2**16), nn.Linear(2**16, 3)), optim=torch.optim.SGD),
     'own position': lambda: make(Positioned(Data(), 6)),
