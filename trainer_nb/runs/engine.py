@@ -9,6 +9,7 @@ __all__ = ['Job', 'Engine', 'Slurm', 'drive', 'Ray', 'engine_of', 'job_of', 'wit
 import json, os, platform, re, shlex, shutil, signal, socket, subprocess, sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import signature
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -30,7 +31,9 @@ class Engine:
     n_procs = 1                 # processes that train together
     has_accelerators = False    # whether the job requests accelerators
 
-    def __init__(self, **options: Any): self.options = options
+    def __init__(self, **options: Any):
+        known = signature(type(self)).parameters
+        self.options = {k: v for k, v in options.items() if k not in known or v != known[k].default}
 
     def __repr__(self):
         return f'{type(self).__name__}({", ".join(f"{k}={v!r}" for k, v in self.options.items())})'
@@ -95,6 +98,11 @@ def _option(name, value):
         raise ValueError(f'{name} is {value!r}: expected a single line')
     return option, None if value is True else str(value)
 
+def _count_gpus(given):
+    n = str(given).rpartition(':')[2]
+    if n.isdecimal(): return int(n)
+    raise ValueError(f"gpus_per_node is {given!r}: expected a number, or a type with a number, 'a100:4'")
+
 def _time(time):
     if re.fullmatch(r'(\d+-)?\d+(:\d+){0,2}', str(time)): return str(time)
     raise ValueError(f"time is {time!r}: expected hours, minutes and seconds, '2:00:00', with days, '1-00:00:00', "
@@ -155,8 +163,6 @@ def _script(on, folder, python=None, cwd=None, path=None):
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
-_DEFAULTS = {'nodes': 1, 'notice_s': 120, 'restarts': 0, 'setup': ''}
-
 @unproven('Slurm')
 class Slurm(Engine):
     """Train as a Slurm job, on nodes that see the folder of the run and this Python under the same paths
@@ -175,21 +181,14 @@ class Slurm(Engine):
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
         **options: Any,         # of `sbatch`, with _ for -: partition='gpu', account='x', cpus_per_task=16, mem='64G'
     ):                          # raises TypeError or ValueError
-        given = {'time': time, 'nodes': nodes, 'gpus_per_node': gpus_per_node, 'procs_per_node': procs_per_node,
-                 'notice_s': notice_s, 'restarts': restarts, 'setup': setup}
-        super().__init__(**{k: v for k, v in given.items() if v != _DEFAULTS.get(k)}, **options)
-        n_gpus = 0
-        if gpus_per_node is not None:
-            n = str(gpus_per_node).rpartition(':')[2]
-            if not n.isdecimal(): raise ValueError(
-                f"gpus_per_node is {gpus_per_node!r}: expected a number, or a type with a number, 'a100:4'")
-            n_gpus = int(n)
+        super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node, procs_per_node=procs_per_node,
+                         notice_s=notice_s, restarts=restarts, setup=setup, **options)
+        n_gpus = 0 if gpus_per_node is None else _count_gpus(gpus_per_node)
         self.n_nodes, self.n_local = as_count('nodes', nodes), n_gpus or 1
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
         self.n_procs, self.has_accelerators = self.n_nodes*self.n_local, n_gpus > 0
-        if not isinstance(setup, str):
-            raise TypeError(f'setup is {setup!r}: expected lines of bash')
-        self.setup, self.restarts = setup, as_count('restarts', restarts) if restarts else 0
+        if not isinstance(setup, str): raise TypeError(f'setup is {setup!r}: expected lines of bash')
+        self.setup, self.restarts = setup, restarts and as_count('restarts', restarts)
         self.lines = [('nodes', str(nodes)), ('ntasks-per-node', '1'), ('requeue', None),
                       ('signal', f'B:USR1@{as_count("notice_s", notice_s)}')]
         if time is not None: self.lines.append(('time', _time(time)))
@@ -216,11 +215,11 @@ class Slurm(Engine):
         is_ok, said = _ask_queue(place)
         if not is_ok and 'Invalid job id' not in said:
             return Job('unknown', f'Slurm job {place[0]}: {said}')
-        state, reason, host = (*said.split('|'), '', '')[:3] if is_ok and said else ('', '', '')
+        state, reason, host = (*(said if is_ok else '').split('|'), '', '')[:3]
         where = next((k for k, states in _STATES.items() if state in states), 'over')
         more = {'queued': reason, 'running': host}.get(where, '')
-        what = f'is {state}' if state else 'is over'
-        return Job(where, f'Slurm job {place[0]} {what}' + ('' if more in ('', 'None') else f' ({more})'))
+        note = f'Slurm job {place[0]} is {state or "over"}'
+        return Job(where, note if more in ('', 'None') else f'{note} ({more})')
 
     @staticmethod
     def withdraw(job: str, folder: Any) -> bool:
@@ -271,6 +270,7 @@ def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0
     found = process_start(int(pid))
     return True, int(pid) if found and found[0] == started else 0
 
+# %% ../../nbs/runs/20_engine.ipynb #8ed41be2
 @unproven('Ray')
 class Ray(Engine):
     """Train with Ray Train, on a cluster whose machines see the folder of the run under the same path
@@ -286,10 +286,10 @@ class Ray(Engine):
         restarts: int = 0,      # how often Ray may restart all processes after one fails or is lost
         **resources: float,     # of each process, as Ray names them: CPU=4, memory=2e9
     ):                          # raises TypeError or ValueError
-        given = {'n_procs': n_procs, 'use_gpu': use_gpu, 'address': address, 'restarts': restarts}
-        super().__init__(**{k: v for k, v in given.items() if v not in (None, False, 0)}, **resources)
-        self.n_procs, self.has_accelerators, self.address = as_count('n_procs', n_procs), bool(use_gpu), address
-        self.restarts, self.resources = as_count('restarts', restarts) if restarts else 0, resources
+        super().__init__(n_procs=n_procs, use_gpu=use_gpu, address=address, restarts=restarts, **resources)
+        self.n_procs, self.has_accelerators = as_count('n_procs', n_procs), bool(use_gpu)
+        self.restarts = restarts and as_count('restarts', restarts)
+        self.address, self.resources = address, resources
         for k, v in resources.items():
             if type(v) not in (int, float) or v < 0: raise ValueError(
                 f'{k} is {v!r}: expected a number, the resources of a process, as in Ray(2, CPU=4)')
@@ -299,8 +299,8 @@ class Ray(Engine):
             raise RuntimeError("Ray is not installed: pip install 'trainer_nb[ray]'")
 
     def launch(self, folder: Any) -> str:
-        code = 'import json, sys; from trainer_nb.runs.engine import Ray, drive; ' \
-               'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])'
+        code = ('import json, sys; from trainer_nb.runs.engine import Ray, drive; '
+                'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])')
         now = now_here(detach(folder, '-c', code, json.dumps(self.options)))
         return f'{now["host"]} {now["pid"]} {now["started"]}'
 

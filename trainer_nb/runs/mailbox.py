@@ -6,7 +6,7 @@
 __all__ = ['Heartbeat', 'Pausing', 'Mailbox']
 
 # %% ../../nbs/runs/32_mailbox.ipynb #mb3202
-import json, threading
+import json, pickle, threading
 from functools import partial
 from time import monotonic, time
 from typing import Any
@@ -190,8 +190,7 @@ class Mailbox:
         try:
             with self.folder.open(f'requests/{name}') as f: data = f.read()
             if name.endswith('.pkl'):
-                import cloudpickle
-                what, res = 'call', repr(cloudpickle.loads(data)(learn))
+                what, res = 'call', repr(pickle.loads(data)(learn))
             else:
                 o = json.loads(data)
                 what = str(o['what'])
