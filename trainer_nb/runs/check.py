@@ -62,7 +62,7 @@ class ResumeReport:
     rows: list              # of dict: 'part', 'exact', 'since' (where it first differs, or None)
     lost: list              # of dict: 'object', whose state was not restored, 'since', 'advice'
     stops: list             # where training was stopped, in words
-    noisy: list = field(default_factory=list)   # parts and objects that differ between two uninterrupted runs
+    noisy: list = field(default_factory=list)   # parts that differ between two uninterrupted runs
     error: str = ''         # why it could not be saved or resumed
     warnings: list = field(default_factory=list)    # what resuming warned of
     checkpoint: tuple = (0, 0.)     # bytes and seconds of one checkpoint
@@ -92,7 +92,7 @@ class ResumeReport:
         return [['', 'exact', 'first difference'][:n], *rows]
 
     def notes(self) -> list[str]:
-        "Return the lines below the table: objects that lost their state and what saves it, size, warnings"
+        "Return the lines below the table: objects that lost their state, advice, size, warnings"
         size, seconds = self.checkpoint
         res = [f'{o["object"]} lost its state, seen in {o["since"]}: {o["advice"]}' for o in self.lost]
         time = f' and {seconds:.1g} s' if seconds else ''
@@ -111,7 +111,7 @@ class ResumeReport:
 
 # %% ../../nbs/runs/22_check.ipynb #cs0001b
 def _as_fit(program, place, load_from, ends, fit, n_procs, hooks):
-    "Train as `fit`, from the checkpoint of a part before, if there is one, and save one at the end of a part"
+    "Train as `fit`, from the checkpoint of the part before, and save one at the end of the part"
     learn = program['learn']
     for h in hooks: learn.add_hook(h)
     if load_from:
@@ -172,7 +172,7 @@ def _train(folder, name, load_from='', ends=(), **spec):
 
 # %% ../../nbs/runs/22_check.ipynb #cs000009
 def bounds_within(learn: Learner, within: int) -> dict[str, int]:
-    "Return arguments of `fit` that reach about `within` batches, with at least two validations if there is a set"
+    "Return arguments of `fit` for about `within` batches, and two validations if there is a set"
     n = length(learn.train_dl)
     if n is not None and n <= within: return {'n_epochs': max(3, -(-within//n))}
     return {'max_steps': within, 'valid_every': max(1, within//2) if learn.valid_dl is not None else None}
@@ -184,11 +184,11 @@ def check_resume(learn: Learner,
     seed: int = 0,          # of the choice of batches to stop after
     *,
     n_procs: int = 1,       # ≥ 1: processes that train together; more than one as with `run`
-    run: bool = False,      # True: as `start` trains it, killed without warning, and restarted from its checkpoints
+    run: bool = False,      # True: as `start` trains it, killed, and restarted from its checkpoints
 ) -> ResumeReport:          # raises RuntimeError if the program cannot be trained
-    """Train a few batches with and without stops, in processes of their own, and compare them bit for bit
+    """Train some batches with and without stops, in processes of their own; compare them bit for bit
 
-    Nothing about the learner changes, and no file is left. The hooks that write files or show something stay out.
+    The learner does not change, and no file is left. Hooks that write files or show something stay out.
     """
     with folded():
         learn.check_thread()
@@ -211,7 +211,7 @@ def check_resume(learn: Learner,
 
 # %% ../../nbs/runs/22_check.ipynb #cs0002b
 def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
-    "Check the program of a run, as it was before training, in its working directory. This runs code from the folder"
+    "Check the program of a run, as it was before training. This runs code from the folder"
     enter(folder)
     program = unpack_program(folder.path)
     set_rng_state(program['rng'])
@@ -219,10 +219,10 @@ def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
 
 # %% ../../nbs/runs/22_check.ipynb #cs000012
 def _choose(points, n, rand):
-    "Choose points to stop after: of training and of validation, if possible in a pass that others precede and follow"
+    "Choose points to stop after, of training and validation, if possible between other passes"
     def places(inner):
         return [[o['n'] for o in inner if o['kind'] == kind] for kind in ('training', 'validation')]
-    before = [o for o in points if o['epoch'] < points[-1]['epoch']]    # `set_epoch` follows, and puts some state right
+    before = [o for o in points if o['epoch'] < points[-1]['epoch']]    # `set_epoch` follows
     inner = [o for o in before if o['epoch']] or before or points[:-1]
     within = [a for a, b in zip(points, points[1:]) if a in inner and a['kind'] == b['kind']]
     kinds = [a or b or c for a, b, c in zip(places(within), places(inner), places(points[:-1]))]
@@ -241,7 +241,7 @@ def _name_places(points):
 
 # %% ../../nbs/runs/22_check.ipynb #cs000013
 def _out_of_sight(part, point, loaders):
-    "The object that must have caused the first difference, although no state of it was seen to be lost"
+    "The object that must have caused the first difference, though no state was seen to be lost"
     if part in ('loss', 'buffers'): return 'learn.model', (
         'its pass, the loss or a hook depends on a state out of sight: register it as a buffer of the model, or give '
         'its owner state_dict and load_state_dict')
@@ -261,10 +261,11 @@ def _lost(points, found, stops, noisy, is_exact):
     lost = {}
     for stop, end in zip(stops, [*stops[1:], len(points) - 1]):
         if stop + 1 >= len(found): break
-        def differs(k, n): return n >= len(found) or points[n]['state'].get(k) != found[n]['state'].get(k)
+        def differs(k, n):
+            return n >= len(found) or points[n]['state'].get(k) != found[n]['state'].get(k)
         for k in points[stop + 1]['state'].keys() - noisy - lost.keys():
             is_changing = len({o['state'].get(k) for o in points}) > 1
-            # what has changed nothing, and is right again at the end, as by `set_epoch`, is no state
+            # what changed nothing, and is right again at the end, as by `set_epoch`, is no state
             if is_changing and differs(k, stop + 1) and not (is_exact and not differs(k, end)):
                 lost[k] = points[stop + 1]
     return {k: lost[k] for k in sorted(lost) if ' on rank ' not in k or k.partition(' on rank ')[0] not in lost}

@@ -184,7 +184,8 @@ class RunDiff(_Answer):
         if self.is_noisy: return f'? {self.is_noisy}'
         rng = _rng_words(at.rng, self.facts) if at.rng else ''
         if at.point is None:
-            counts = ' and '.join(f'{n} {phase} batch{"" if n == 1 else "es"}' for phase, n in at.phases.items())
+            counts = (f'{n} {phase} batch{"" if n == 1 else "es"}' for phase, n in at.phases.items())
+            counts = ' and '.join(counts)
             if self.every > 1: counts += f', one in {self.every}'
             return f'✓ {where}equal bit for bit in {counts}' + (rng and f', but {rng}')
         if at.before is None: text = f'they differ from the first batch on ({at.point.place})'
@@ -202,7 +203,8 @@ class RunDiff(_Answer):
             if stage.startswith('RNG') and (not rng or (rng.point, rng.stage) != (p, stage)): continue
             names = [k for k in parts if k[0] == stage]
             wrong = [k for k in names if differs(k, p.parts, q.parts)]
-            res.append([stage, str(len(names)), str(len(wrong) or '–'), _both(wrong[0], p, q) if wrong else ''])
+            first = _both(wrong[0], p, q) if wrong else ''
+            res.append([stage, str(len(names)), str(len(wrong) or '–'), first])
         return res
 
     def notes(self) -> list[str]:
@@ -304,9 +306,10 @@ def _obstacle(paths):
     return ''
 
 def _of_checkpoints(path_a, path_b, rerun):
-    "Compare two runs by their checkpoints, and train them from the last one in which they are equal"
+    "Compare two runs by their checkpoints, and train them from the last equal ones"
     a, b = Checkpoints(path_a), Checkpoints(path_b)
-    at, why, rows = find_interval(a, b), _obstacle([path_a, path_b]), _differing(a.settings(), b.settings())
+    at, why = find_interval(a, b), _obstacle([path_a, path_b])
+    rows = _differing(a.settings(), b.settings())
     if not rerun: return CheckpointDiff(at, rows, f'{why}. {_RECORD}' if why else _RERUN)
     if why: raise ValueError(f'diff(rerun=True): {why}')
     span = at.last[0] if at.last else 0, at.first[0] if at.first else min(a.end, b.end)
@@ -319,17 +322,17 @@ def _of_checkpoints(path_a, path_b, rerun):
 
 # %% ../../nbs/runs/24_diff.ipynb #08c237b7
 def diff(
-    a: Any,     # a run, its folder, a `Fingerprint`, or a function without arguments that makes a learner
+    a: Any,     # a run, its folder, a `Fingerprint`, or a function that makes a learner
     b: Any,     # the same
     n_batches: int = 20,    # training batches, where two functions are given
-    seed: int = 0,          # of the random states with which both begin, where two functions are given
-    rerun: bool = False,    # True: train two runs again from a checkpoint. This runs code from their folders
+    seed: int = 0,          # with which both begin, where two functions are given
+    rerun: bool = False,    # True: train two runs again. This runs code from their folders
 ) -> RunDiff | CheckpointDiff:  # raises ValueError, TypeError, FileNotFoundError
-    """Find the first batch and the first part in which two runs differ, and what was set differently
+    """Find the first batch and part in which two runs differ, and what was set differently
 
-    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are called here, and their
-    learners are trained for some batches; afterwards these and all random states are as before. Without `rerun`,
-    nothing from a folder is executed.
+    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are called
+    here, and their learners are trained for some batches; afterwards these and all random states are
+    as before. Without `rerun`, nothing from a folder is executed.
     """
     with folded():
         is_made = [callable(o) and not isinstance(o, Learner) for o in (a, b)]

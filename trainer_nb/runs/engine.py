@@ -17,7 +17,9 @@ from typing import Any
 
 from ..base import open_file, replacing, unproven
 from ..loop import as_count
-from .process import RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
+from trainer_nb.runs.process import (
+    RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
+)
 
 # %% ../../nbs/runs/20_engine.ipynb #6df7bfee
 @dataclass
@@ -52,7 +54,7 @@ class Engine:
 
     @staticmethod
     def withdraw(job: str, folder: Any) -> bool:  # whether it is cancelled
-        "Cancel a job that a file names, if it has not started, and if it is that of the run in a `RunFolder`"
+        "Cancel a job that a file names, if it has not started, and is that of a run's `RunFolder`"
         raise NotImplementedError
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
@@ -165,24 +167,25 @@ def _script(on, folder, python=None, cwd=None, path=None):
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
 @unproven('Slurm')
 class Slurm(Engine):
-    """Train as a Slurm job, on nodes that see the folder of the run and this Python under the same paths
+    """Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths
 
-    Before the time limit, or when it is preempted, the run saves a checkpoint and goes back into the queue.
+    Before the time limit, or when preempted, the run saves a checkpoint and returns to the queue.
     `run.stop()` removes a job that has not started from the queue.
     """
     def __init__(self,
-        time: str|int|None = None,      # time limit of the job, '2:00:00' or minutes; None: that of the partition
+        time: str|int|None = None,      # limit of the job, '2:00:00' or minutes; None: the partition's
         *,
         nodes: int = 1,         # nodes
         gpus_per_node: int|str|None = None,     # on each node, also with a type, 'a100:4'
-        procs_per_node: int|None = None,        # processes on each node; None: one for each GPU, or one without GPUs
-        notice_s: int = 120,    # seconds before the time limit at which the run saves a checkpoint and ends
-        restarts: int = 0,      # how often a job may restart its processes after one fails or is lost
+        procs_per_node: int|None = None,        # on each node; None: one for each GPU, or one
+        notice_s: int = 120,    # seconds before the limit at which the run saves a checkpoint and ends
+        restarts: int = 0,      # times that a job may restart its processes after one fails or is lost
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
-        **options: Any,         # of `sbatch`, with _ for -: partition='gpu', account='x', cpus_per_task=16, mem='64G'
+        **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16, mem='64G'
     ):                          # raises TypeError or ValueError
-        super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node, procs_per_node=procs_per_node,
-                         notice_s=notice_s, restarts=restarts, setup=setup, **options)
+        super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node,
+                         procs_per_node=procs_per_node, notice_s=notice_s, restarts=restarts,
+                         setup=setup, **options)
         n_gpus = 0 if gpus_per_node is None else _count_gpus(gpus_per_node)
         self.n_nodes, self.n_local = as_count('nodes', nodes), n_gpus or 1
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
@@ -198,8 +201,8 @@ class Slurm(Engine):
 
     def check(self) -> None:
         if shutil.which('sbatch') is None: raise RuntimeError(
-            'there is no sbatch on PATH: start the run on a machine from which jobs are submitted, such as a login '
-            'node, or train on this machine, without on=Slurm(...)')
+            'there is no sbatch on PATH: start the run on a machine from which jobs are submitted, such '
+            'as a login node, or train on this machine, without on=Slurm(...)')
 
     def launch(self, folder: Any) -> str:
         path = folder.path/'job.sh'
@@ -240,13 +243,14 @@ def _rank(config):
             place = [ray.util.get_node_ip_address(), s.getsockname()[1]]
     if size > 1: dist.broadcast_object_list(place)
     env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size,
-           'LOCAL_WORLD_SIZE': here.get_local_world_size(), 'MASTER_ADDR': place[0], 'MASTER_PORT': place[1],
-           'TRAINER_NB_CHILD': 1}
+           'LOCAL_WORLD_SIZE': here.get_local_world_size(), 'TRAINER_NB_CHILD': 1,
+           'MASTER_ADDR': place[0], 'MASTER_PORT': place[1]}
     if config['restarts']: env['TRAINER_NB_RETRIES'] = 1
     command = [sys.executable, '-m', 'trainer_nb', 'run', config['folder']]
     with open_file(Path(config['folder'])/'output.txt', 'ab') as out:
-        res = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                             env={**os.environ, **{k: str(v) for k, v in env.items()}})
+        env = {**os.environ, **{k: str(v) for k, v in env.items()}}
+        res = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                             stderr=subprocess.STDOUT)
     if res.returncode: raise RuntimeError(f'rank {rank} of {size} ended with code {res.returncode}')
 
 def drive(on: Any, path: str) -> None:
@@ -259,9 +263,10 @@ def drive(on: Any, path: str) -> None:
     ray.init(address=on.address, log_to_driver=False, runtime_env={'env_vars': env}, **local)
     scaling = ScalingConfig(num_workers=on.n_procs, use_gpu=on.has_accelerators,
                             resources_per_worker=on.resources or None)
-    config = RunConfig(name='ray', storage_path=path, failure_config=FailureConfig(max_failures=on.restarts))
-    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts}, scaling_config=scaling,
-                 run_config=config, torch_config=TorchConfig('gloo')).fit()
+    config = RunConfig(name='ray', storage_path=path,
+                       failure_config=FailureConfig(max_failures=on.restarts))
+    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts}, run_config=config,
+                 scaling_config=scaling, torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be1
 def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0 if it has ended)
@@ -273,9 +278,9 @@ def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be2
 @unproven('Ray')
 class Ray(Engine):
-    """Train with Ray Train, on a cluster whose machines see the folder of the run under the same path
+    """Train with Ray Train, on a cluster whose machines see the run's folder under the same path
 
-    If there is no cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
+    Without a cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
     """
     def __init__(self,
         n_procs: int = 1,       # processes that train together, each with one CPU, or with one GPU
@@ -314,7 +319,7 @@ class Ray(Engine):
     @staticmethod
     def withdraw(job: str, folder: Any) -> bool:
         _, pid = _driver(job)
-        is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]     # the last argument of the driver
+        is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]     # the driver's last one
         if is_ours: os.kill(pid, signal.SIGTERM)
         return is_ours
 
@@ -340,7 +345,7 @@ def job_of(folder: Any) -> Job|None:  # None: the run trains on this machine
     return job
 
 def withdraw(folder: Any) -> bool:  # whether the job had not started, and is cancelled
-    "Take the job of a run out of the queue; not any other job that a file from somebody else may name"
+    "Take the job of a run out of the queue, and no other one that a stranger's file may name"
     cls, job = _class_of(data := folder.read('job.json')), str(data.get('job'))
     return cls is not None and cls.withdraw(job, folder)
 

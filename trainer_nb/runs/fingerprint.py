@@ -55,7 +55,7 @@ class Point:
 
     def _place(self, stage, name, what):
         n, first = 1, name
-        while (stage, name) in self.parts:      # a module that is called again, an optimizer that steps again
+        while (stage, name) in self.parts:      # called again, or an optimizer's next step
             n += 1
             name = f'{first} (call {n})'
         self.parts[stage, name] = what
@@ -124,12 +124,13 @@ class _Lines:
 class _Calls:
     "What goes into the modules of a model and comes out, in the forward pass of one batch"
     def __init__(self, model: nn.Module):
-        self.point, self.last = None, (None, 0)     # the last tensor that was hashed, and its count of writes
+        self.point, self.last = None, (None, 0)     # the last tensor, and its count of writes
         self.handles = []
         for name, m in model.named_modules():
             if isinstance(m, torch.jit.ScriptModule): continue
-            self.handles.append(m.register_forward_pre_hook(self._entering(name or 'the model'), with_kwargs=True))
-            self.handles.append(m.register_forward_hook(self._leaving(name or 'the model')))
+            enter, leave = self._entering(name or 'the model'), self._leaving(name or 'the model')
+            self.handles.append(m.register_forward_pre_hook(enter, with_kwargs=True))
+            self.handles.append(m.register_forward_hook(leave))
 
     def _is_off(self):
         if self.point is None or torch.compiler.is_compiling(): return True
@@ -138,7 +139,8 @@ class _Calls:
     def _entering(self, name):
         def enter(m, args, kwargs):
             if self._is_off(): return
-            self._add('input', f'input of {name}', args[0] if len(args) == 1 and not kwargs else [*args, kwargs])
+            x = args[0] if len(args) == 1 and not kwargs else [*args, kwargs]
+            self._add('input', f'input of {name}', x)
         return enter
 
     def _leaving(self, name):
@@ -191,7 +193,8 @@ class _Parts(Hook):
 
     def _add_rng(self, when):
         for name, state in rng_state().items():
-            if self.seen.get(name, (None,))[0] is not state: self.seen[name] = state, bytes.fromhex(digest(state))
+            if self.seen.get(name, (None,))[0] is not state:
+                self.seen[name] = state, bytes.fromhex(digest(state))
             self.point.note(f'RNG {when}', name, self.seen[name][1])
 
     def _add_buffers(self, learn, when):
@@ -231,16 +234,16 @@ class _Parts(Hook):
 
 # %% ../../nbs/runs/23_fingerprint.ipynb #324c3333
 class Fingerprint(_Parts):
-    """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, optimizers, weights
+    """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, weights
 
-    It changes no number of a fit, unless `Compile('step')` computes it. In a run, `learn.start(hooks=[Fingerprint()])`,
-    the record goes into its folder.
+    It changes no number of a fit, unless `Compile('step')` computes it. In a run,
+    `learn.start(hooks=[Fingerprint()])`, the record goes into its folder.
     """
     unique, in_dry_run, ord = True, False, float('-inf')
     provides = 'fingerprint',
     def __init__(self,
         every: int = 1,                     # ≥ 1: batches from one that is recorded to the next
-        folder: str | Path | None = None,   # for the record; None: that of the run, or in memory without one
+        folder: str | Path | None = None,   # for the record; None: the run's, or in memory without one
     ):
         self.every = as_count('Fingerprint(every)', every)
         self.folder = None if folder is None else Path(folder)

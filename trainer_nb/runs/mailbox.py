@@ -18,6 +18,20 @@ from .folder import RunFolder, answer, pending
 from .process import now_here
 
 # %% ../../nbs/runs/32_mailbox.ipynb #7122ec83
+class _Pace:
+    "How fast training runs, and how long its batch takes so far"
+    def __init__(self): self.done_at, self.n_done, self.marks = monotonic(), -1, []
+
+    def count(self, learn):
+        now, n = monotonic(), learn.history.n_steps + learn.valid_idx
+        if n != self.n_done: self.n_done, self.done_at = n, now
+        self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
+
+    def values(self):
+        (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
+        return {'rate': (n1 - n0)/max(t1 - t0, 1e-3), 'batch_s': monotonic() - self.done_at}
+
+# %% ../../nbs/runs/32_mailbox.ipynb #7122ec84
 class Heartbeat(MainProcessHook):
     "Writes the status of a run, with the progress of its learner"
     def __init__(self, folder: RunFolder):
@@ -25,27 +39,19 @@ class Heartbeat(MainProcessHook):
         self.learn = self.record = self.error = None
         self.position, self.is_over, self.problem = '', False, ''
         self.end = 0            # number of the last training batch that is expected; 0 if unknown
-        self.writing = threading.Lock()
-        self.done_at, self.n_done, self.marks = monotonic(), -1, []
+        self.writing, self.pace = threading.Lock(), _Pace()
 
     def beat(self) -> None:
         "Write the status"
         with self.writing:
             try:
-                self._count()
+                learn = self.learn
+                if learn is not None: self.pace.count(learn)
+                if learn is not None and (learn.is_fitting or self.is_over): self.position = learn.position
                 self.folder.write('status.json', self.status())
                 self.problem = ''
             except OSError as e:
                 self.problem = f'the status could not be written ({e.strerror or e})'
-
-    def _count(self):
-        "Note the progress of training, for its rate"
-        learn, now = self.learn, monotonic()
-        if learn is None: return
-        n = learn.history.n_steps + learn.valid_idx
-        if n != self.n_done: self.n_done, self.done_at = n, now
-        self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
-        if learn.is_fitting or self.is_over: self.position = learn.position
 
     def before_fit(self, learn: Learner) -> None:
         self.state = 'running'      # before there is anything in the record
@@ -57,16 +63,16 @@ class Heartbeat(MainProcessHook):
         if left is not None: self.end = learn.history.n_steps + left
 
     def status(self) -> dict:
-        res = {'state': self.state, **now_here(), 'heartbeat': time(), 'position': self.position, 'note': self.note}
+        res = {'state': self.state, **now_here(), 'heartbeat': time(),
+               'position': self.position, 'note': self.note}
         if self.error: res['error'] = self.error
-        if not self.marks: return res
-        learn, (t0, n0), (t1, n1) = self.learn, self.marks[0], self.marks[-1]
+        if not self.pace.marks: return res
+        learn = self.learn
         self.before_epoch(learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
+        return {**res, **self.pace.values(), 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
                 'batch': learn.history.n_steps, 'end': self.end, 'end_epoch': learn.bounds['epoch'],
-                'training': learn.training, 'valid_idx': learn.valid_idx, 'rate': (n1 - n0)/max(t1 - t0, 1e-3),
-                'batch_s': monotonic() - self.done_at, 'note': self.note or problem}
+                'training': learn.training, 'valid_idx': learn.valid_idx, 'note': self.note or problem}
 
 # %% ../../nbs/runs/32_mailbox.ipynb #5aa57855
 def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved

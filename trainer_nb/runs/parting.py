@@ -35,13 +35,13 @@ class RecordedPoint:
     def place(self) -> str: return f'{self.key[1]} batch {self.key[3]} of epoch {self.key[0]}'
 
 class Record:
-    "The points of a record, in their order; of a batch that was trained again after a crash the last one"
+    "The points of a record, in their order; of a batch that was trained again the last one"
     def __init__(self, lines: Iterable[str]):
         self.every, self.facts = 1, {}
         now, table, found = {}, [], {}
         for line in lines:
             try: row = json.loads(line)
-            except (ValueError, RecursionError): continue       # the last line of a run that was killed
+            except (ValueError, RecursionError): continue       # the last line of a killed run
             kind = row.get('kind') if isinstance(row, dict) else None
             if kind == 'start': self.every, self.facts = int(row['every']), _texts(row['facts'])
             elif kind == 'parts': table = [(str(a), str(b), str(c)) for a, b, c in row['parts']]
@@ -112,7 +112,7 @@ class Parting:
     other: Any = None
     parts: list = field(default_factory=list)   # its parts that differ
     rng: RngParting | None = None
-    since: dict = field(default_factory=dict)   # name of what was set → point since which it differs
+    since: dict = field(default_factory=dict)   # what was set → point since which it differs
     phases: Counter = field(default_factory=Counter)    # equal points by phase
 
 def first_difference(a: Record, b: Record) -> Parting:
@@ -157,11 +157,12 @@ def value_note(stage: str, a: Tensor, b: Tensor) -> str:
     text += f', by at most {gap/largest:.1e} of the largest'
     if units > 32: return text
     unit = f'{units:.2g} unit{"" if units == 1 else "s"} in its last place'
-    kind = '' if a.dtype == b.dtype else f' as {described(a.new_empty(0, dtype=coarse)).partition(" ")[0]}'
+    kind = f' as {described(a.new_empty(0, dtype=coarse)).partition(" ")[0]}' if a.dtype != b.dtype else ''
     return f'{text}, {unit}{kind}: no more than rounding'
 
 def _by_rows(a, b):     # str; None if only the order differs
-    rows = [Counter(bytes(row.contiguous().view(-1).view(torch.uint8).numpy()) for row in o) for o in (a, b)]
+    def bits(row): return bytes(row.contiguous().view(-1).view(torch.uint8).numpy())
+    rows = [Counter(map(bits, o)) for o in (a, b)]
     if rows[0] == rows[1]: return None
     return f', in {sum((rows[0] - rows[1]).values())} of {len(a)} samples'
 

@@ -68,13 +68,13 @@ def _python(folder, *args, stdin=subprocess.DEVNULL):   # `Popen`
     if home := import_path():
         env['PYTHONPATH'] = os.pathsep.join(filter(None, [home, env.get('PYTHONPATH')]))
     with folder.open('output.txt', 'ab') as out:
-        process = subprocess.Popen([sys.executable, *args], stdin=stdin, stdout=out, stderr=subprocess.STDOUT,
-                                   start_new_session=True, env=env)
+        process = subprocess.Popen([sys.executable, *args], env=env, start_new_session=True,
+                                   stdin=stdin, stdout=out, stderr=subprocess.STDOUT)
     _children.append(process)
     return process
 
 def detach(folder: Any, *args: str) -> int:
-    "Start Python for the run in a `RunFolder`, its last argument, in a session of its own; return the process"
+    "Start Python for the run in a `RunFolder`, its last argument; return the process id"
     return _python(folder, *args, str(folder.path)).pid
 
 def announce(folder: Any, pid: int) -> None:
@@ -117,9 +117,9 @@ def revived(data: Any, is_own: bool) -> Exception:
     if not isinstance(data, dict): data = {'message': data}
     def text(o): return o if is_own or not isinstance(o, str) else printable_lines(o)
     name, module = text(str(data.get('type', 'error'))), data.get('module')
-    cls = getattr(sys.modules.get(module if is_own else 'builtins'), name, None) if isinstance(module, str) else None
-    if module != 'builtins' and not is_own or not isinstance(cls, type) or not issubclass(cls, Exception):
-        cls = None
+    is_known = isinstance(module, str) and (is_own or module == 'builtins')
+    cls = getattr(sys.modules.get(module), name, None) if is_known else None
+    if not isinstance(cls, type) or not issubclass(cls, Exception): cls = None
     try: e = cls(*map(text, data.get('args') or []))
     except Exception: e = RuntimeError(text(f'{name}: {data.get("message")}'))
     notes = data.get('notes')
@@ -150,9 +150,9 @@ _warm: ContextVar = ContextVar('warm', default=None)
 
 @contextmanager
 def warm_starts() -> Iterator[None]:
-    """A context in which runs start in 10 ms instead of seconds: their processes are forks of a warm one
+    """A context in which runs start in 10 ms, not in seconds: their processes are forks of a warm one
 
-    That one has imported the library, and computed nothing. Only on Linux: other systems' libraries break in forks.
+    It has imported the library, and computed nothing. Only on Linux: others' libraries break in forks.
     """
     warm = _Warm() if sys.platform == 'linux' else None
     token = _warm.set(warm)
@@ -219,7 +219,7 @@ class Ranks:
         "As another rank: note an error, and whether only the connection to another one was lost"
         self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
 
-    def find(self) -> dict|None:  # as `error_record` returns; None if no other rank failed by itself
+    def find(self) -> dict|None:  # as of `error_record`; None if no other rank failed by itself
         "As rank 0: find out which rank failed, and why"
         end = monotonic() + self.patience_s
         while (found := self._find()) is None and monotonic() < end: sleep(.05)

@@ -12,8 +12,6 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from ..base import rng_state, set_rng_state, set_seed
 from ..loop import Learner, unchanged
 from .check import bounds_within
@@ -31,7 +29,7 @@ class Probe(Fingerprint):
         span: tuple[float, float],      # first and last optimizer step whose batches are recorded
         n: float = math.inf,            # training batches, recorded or not
         every: int = 1,
-        keep: tuple | None = None,      # (key of a point, part of it whose tensor is kept); the last one recorded
+        keep: tuple | None = None,      # (key of the last point, part of it whose tensor is kept)
     ):
         super().__init__(every)
         self.span, self.n = span, n
@@ -90,7 +88,7 @@ class Made:
 # %% ../../nbs/runs/27_retrain.ipynb #e998b473
 @dataclass
 class Continued:
-    "A run that is trained again, from a checkpoint or from its beginning. This runs code from its folder"
+    "A run that is trained again, from a checkpoint or its beginning. This runs code from its folder"
     run: Any                # `Run`
     point: dict | None      # manifest of the checkpoint; None: the beginning
     doubt: str = ''
@@ -129,8 +127,8 @@ class Continued:
                           'another one. Is it another machine? If not, learn.check_resume() finds out why')
 
 # %% ../../nbs/runs/27_retrain.ipynb #74f5508b
-def record_again(program: Made | Continued, *args: Any, **kwargs: Any) -> tuple[Record, Tensor | None]:
-    "Train a program with a `Probe` of these arguments; return its record, and the tensor that was kept"
+def record_again(program: Made | Continued, *args: Any, **kwargs: Any) -> tuple[Record, Any]:
+    "Train a program with a `Probe` of these arguments; return its record and the kept tensor"
     probe = Probe(*args, **kwargs)
     program.train(probe)
     return record_of(probe.lines.lines, program.name), probe.kept

@@ -55,6 +55,7 @@ def _feed(h, o):
 # %% ../../nbs/runs/21_trace.ipynb #cr000009
 _PLAIN = int, float, bool, str, bytes, type(None), complex
 _MOST = 5000        # objects to visit
+_LIBRARIES = {'torch', 'trainer_nb', 'numpy', *sys.stdlib_module_names} - {'__main__'}
 
 def _generator(o):  # its state; None: `o` is no random generator
     if isinstance(o, random.Random): return o.getstate()
@@ -66,11 +67,11 @@ def _generator(o):  # its state; None: `o` is no random generator
 def is_foreign(module: str | None) -> bool:
     "Whether a module is of a library, whose objects hold much that does not matter"
     top = (module or '').partition('.')[0]
-    if top in ('torch', 'trainer_nb', 'numpy', 'builtins') or top in sys.stdlib_module_names - {'__main__'}: return True
+    if top in _LIBRARIES: return True
     return 'site-packages' in (getattr(sys.modules.get(top), '__file__', None) or '')
 
 def _saves_itself(o):
-    "Whether an object of a library that a user's object holds has a state, as a scheduler of torch does"
+    "Whether an object of a library, which a user's object holds, has a state, as a scheduler does"
     is_part = isinstance(o, (nn.Module, Optimizer, Dataset, DataLoader, type))
     return not is_part and is_foreign(type(o).__module__) and callable(getattr(o, 'state_dict', None))
 
@@ -103,7 +104,7 @@ def _inside(o, path):
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000011
 def held_state(roots: dict[str, Any]) -> dict[str, str]:
-    "Hash what objects of the user's hold: plain values, tensors and random generators, each under its path"
+    "Hash what the user's objects hold: plain values, tensors and random generators, by path"
     found, seen, todo = {}, set(), [(path, o, True) for path, o in roots.items()]
     while todo and len(seen) < _MOST:
         path, o, is_own = todo.pop(0)
@@ -118,7 +119,8 @@ def held_state(roots: dict[str, Any]) -> dict[str, str]:
             seen.add(id(o))
             own = not is_foreign(type(o).__module__) or isinstance(o, (FunctionType, type)) or (
                 is_own and isinstance(o, (dict, list, tuple, set, deque)))
-            if path in roots and path.endswith('_dl') and hasattr(o, 'load_state_dict'): own = False    # its position
+            if path in roots and path.endswith('_dl') and hasattr(o, 'load_state_dict'):
+                own = False     # its position
             if is_own and path not in roots and _saves_itself(o): found[path] = digest(o.state_dict())
             if isinstance(o, (set, frozenset)) and is_own: found[path] = digest(o)
             for p, x in _inside(o, path):
@@ -175,8 +177,9 @@ class _Leaves(Hook):
                  'buffers': digest([[*m.buffers()] for m in modules]),
                  'optimizers': digest([[*o.state.values()] for o in learn.opts.values()], learn.lrs())}
         kind = 'training' if learn.training else 'validation'
-        point = {'n': n, 'epoch': learn.state.epoch, 'kind': kind, 'parts': parts, 'state': held_state(roots(learn))}
-        with open(f'{self.folder}/points-{learn.world.rank}.jsonl', 'a') as f: f.write(json.dumps(point) + '\n')
+        point = {'n': n, 'epoch': learn.state.epoch, 'kind': kind, 'parts': parts,
+                 'state': held_state(roots(learn))}
+        with open(f'{self.folder}/points-{learn.world.rank}.jsonl', 'a') as f: print(json.dumps(point), file=f)
         self.n += 1
         if n not in self.ends: return
         if not self.kills: learn.stop()
@@ -186,7 +189,7 @@ class _Leaves(Hook):
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000020
 def trace_in(folder: Path, ends: list[int], kills: bool) -> list[Hook]:
-    "Make hooks that write points to a folder, and stop the fit or kill the process after some of them"
+    "Make hooks that write points to a folder, and stop the fit or kill the process after some"
     sees = _Sees()
     return [sees, _Leaves(sees, str(folder), ends, kills)]
 
@@ -243,7 +246,7 @@ def _of_loss(f):
     return getattr(f, '__qualname__', None) or f'{type(f).__qualname__} {_options(f)}'
 
 def fit_facts(learn: Learner, hooks: Iterable[Hook]) -> dict[str, str]:     # name → value, as text
-    "Describe what a fit was set to do: settings, versions, modules, loaders, hooks, the state of the user's objects"
+    "Describe what a fit was set to do: settings, versions, modules, loaders, hooks, held state"
     res = {'model': type(learn.model).__qualname__, 'seed': str(learn.seed)}
     if isinstance(config := plain_config(learn.config), (*_PLAIN, dict)): res |= flat({'config': config}, most=200)
     res['loss_fn'] = _of_loss(learn.loss_fn)
@@ -268,7 +271,7 @@ def fit_facts(learn: Learner, hooks: Iterable[Hook]) -> dict[str, str]:     # na
 
 # %% ../../nbs/runs/21_trace.ipynb #6a1cf0b3
 def live_facts(learn: Learner) -> dict[str, str]:
-    "Describe what may change from batch to batch: the options of optimizers, modes, frozen parameters, threads"
+    "Describe what may change from batch to batch: optimizers, modes, frozen parameters, threads"
     res = {'threads': str(torch.get_num_threads())}
     for name, opt in learn.opts.items():
         first = name or 'optimizer'

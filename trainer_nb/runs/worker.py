@@ -101,7 +101,7 @@ def _fit(learn, program, hooks, own, checkpoints):
     else: learn.fit(**program['kwargs'], hooks=(*hooks, *own))
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17003
-# the script of a job makes this file when its time is nearly over; the run answers with the other one
+# a job's script makes this file when its time is nearly over; the run answers with the other one
 _LEAVE, _LEFT = 'requests/leave', 'requests/left'
 
 def _watch(worker):
