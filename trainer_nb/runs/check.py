@@ -6,7 +6,7 @@
 __all__ = ['ResumeReport', 'train_part', 'bounds_within', 'check_resume', 'check_program']
 
 # %% ../../nbs/runs/22_check.ipynb #cs000003
-import json, os, random, subprocess, sys, tempfile, warnings
+import json, random, subprocess, sys, tempfile, warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from ..save import Checkpoint, load, save
 from .folder import RunFolder
-from .process import RANK_VARIABLES, import_path
+from .process import environment_with
 from .program import enter, pack, put, unpack_program
 from .start import begin
 from .trace import drop_writers, points_in, trace_in
@@ -159,13 +159,10 @@ def train_part(folder: str, name: str, spec: str) -> None:
 def _train(folder, name, load_from='', ends=(), **spec):
     "Train a part of the program in a process of its own, and return what it wrote"
     (place := folder/name).mkdir()
-    env = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
-    env['PYTHONPATH'] = os.pathsep.join(filter(None, [import_path(), *sys.path, env.get('PYTHONPATH')]))
-    env['MPLBACKEND'] = 'agg'
     code = 'import sys; from trainer_nb.runs.check import train_part; train_part(*sys.argv[1:])'
     spec = json.dumps({'load_from': load_from, 'ends': ends, **spec})
-    done = subprocess.run([sys.executable, '-c', code, str(folder), name, spec], env=env,
-                          capture_output=True, text=True)
+    done = subprocess.run([sys.executable, '-c', code, str(folder), name, spec],
+                          env=environment_with(*sys.path), capture_output=True, text=True)
     if (out := place/'out.json').exists(): return json.loads(out.read_text())
     raise RuntimeError(
         f'a process that trains the program ended with code {done.returncode}: {done.stderr.strip()[-2000:]}')
