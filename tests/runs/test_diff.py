@@ -124,22 +124,19 @@ PLANTED = {
     'weight tying': ({}, {'model': partial(Net, tied=True)}, 0, 'parameter mid2.weight before the batch', ''),
     'another optimizer': ({'optim': optim()}, {'optim': optim(torch.optim.Adam)}, 0, 'parameter ', 'Adam'),
     'predictions changed': ({}, hooks(truncated), 0, 'loss', 'hook Truncated in b'),
-    'bfloat16': ({}, hooks(partial(AMP, 'bf16')), 0, 'output of conv', 'bfloat16'),
+    'bfloat16': ({}, hooks(partial(AMP, 'bf16')), 0, 'output of conv', 'as bfloat16: no more than rounding'),
 }
 
-QUICK = ('dropout rate', 'changed label', 'eps', 'clip value', 'drop_last', 'batch changed in place',
+QUICK = ('bfloat16', 'dropout rate', 'changed label', 'eps', 'clip value', 'drop_last', 'batch changed in place',
          'functional activation', 'skipped step', 'weights changed by a hook')
 
-def check(name):
+@pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak) for o in PLANTED])
+def test_names_what_differs(name):
     a, b, batch, part, said = PLANTED[name]
     found = diff(partial(make, **a), partial(make, **b), n_batches=12)
     text = repr(found)
     assert found.batch == (batch if isinstance(batch, tuple) else (0, 'training', batch)), text
     assert found.part.startswith(part) and said in text, text
-    return found
-
-@pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak) for o in PLANTED])
-def test_names_what_differs(name): check(name)
 
 # nothing is found where nothing differs
 
@@ -380,23 +377,6 @@ def test_the_deterministic_flag():
     assert found.batch == (0, 'training', 0) and found.part == 'output of 0 (Chooses)', found
     assert 'no more than rounding' in found.values and 'torch deterministic' in repr(found), found
     assert not torch.are_deterministic_algorithms_enabled()
-
-def test_bfloat16_is_rounding():
-    found = check('bfloat16')
-    assert 'as bfloat16: no more than rounding' in found.values, found
-
-def test_another_torch(tmp_path):
-    "As of two machines: the other version computes a GELU by another formula"
-    for name, act in ('a', nn.GELU), ('b', partial(nn.GELU, approximate='tanh')):
-        make(model=partial(Net, act=act)).fit(1, hooks=[Fingerprint(folder=tmp_path/name)])
-    file = tmp_path/'b'/'fingerprint-0.jsonl'
-    first, *rest = file.read_text().splitlines()
-    first = json.loads(first)
-    first['facts'] |= {'torch': '2.0.0', 'module act': "GELU(approximate='none')"}
-    file.write_text('\n'.join([json.dumps(first), *rest, '']))
-    found = diff(tmp_path/'a', tmp_path/'b')
-    assert found.batch == (0, 'training', 0) and found.part == 'output of act (GELU)', found
-    assert [(o[0], o[2]) for o in found.settings] == [('torch', '2.0.0')]
 
 @pytest.mark.soak
 @pytest.mark.parametrize('backend', ['aot_eager', 'inductor'])

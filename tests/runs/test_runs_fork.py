@@ -120,10 +120,8 @@ def test_of_a_run_that_trains(tmp_path, monkeypatch):
     run.wait(300)
 
 @pytest.mark.soak
-def test_two_processes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    learn = make(Checkpoint('own', keep=10))
-    run = learn.start(N, folder='a', n_procs=2)
+def test_two_processes(tmp_path):
+    run = make(Checkpoint('own', keep=10)).start(N, folder=tmp_path/'a', n_procs=2)
     run.wait(300)
     fork = run.fork(at=1)
     fork.wait(300)

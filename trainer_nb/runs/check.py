@@ -40,8 +40,9 @@ _ADVICE = [     # start of a path → what saves it
     ('learn.loss_fn', 'register it as a buffer, or return it from get_extra_state'),
     ('learn.opt', "keep it in the optimizer's state or param_groups"),
     ('metric ', 'give the metric state_dict and load_state_dict'),
-    ('learn.', 'give its owner state_dict and load_state_dict, and pass that to Learner(state=[...]); '
-               'or read the data by a SeededLoader, whose random numbers depend on pass and index alone'),
+    ('learn.', 'give its owner state_dict and load_state_dict, and pass that to '
+               'Learner(state=[...]); or read the data by a SeededLoader, whose random numbers depend '
+               'on pass and index alone'),
     ('', 'move it into an object with state_dict and load_state_dict, and pass that to Learner(state=[...])'),
 ]
 _IN_PASS = ('give it a method set_epoch(epoch), which fit calls before each pass, and let its numbers depend on that '
@@ -88,7 +89,7 @@ class ResumeReport:
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
         n = 2 + any(o['since'] for o in self.rows)
-        rows = [[o['part'], '✓' if o['exact'] else '✗', o['since'] or ''][:n] for o in self.rows]
+        rows = [[o['part'], '✗✓'[o['exact']], o['since'] or ''][:n] for o in self.rows]
         return [['', 'exact', 'first difference'][:n], *rows]
 
     def notes(self) -> list[str]:
@@ -185,7 +186,7 @@ def check_resume(learn: Learner,
 ) -> ResumeReport:          # raises RuntimeError if the program cannot be trained
     """Train some batches with and without stops, in processes of their own; compare them bit for bit
 
-    The learner does not change, and no file is left. Hooks that write files or show something stay out.
+    The learner does not change, and no file is left. Hooks that write or show something stay out.
     """
     with folded():
         learn.check_thread()
@@ -194,7 +195,8 @@ def check_resume(learn: Learner,
         run = as_count('n_procs', n_procs) > 1 or run
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
             put(folder := Path(o), pack({'learn': learn, 'rng': rng_state()}))
-            train = partial(_train, folder, fit=bounds_within(learn, within), n_procs=n_procs, run=run)
+            fit = bounds_within(learn, within)
+            train = partial(_train, folder, fit=fit, n_procs=n_procs, run=run)
             whole, again = pool.map(train, ['whole', 'again'])
             if whole['error']: raise RuntimeError(f'the program does not train: {whole["error"]}')
             stops = _choose(whole['points'], n_stops, random.Random(seed))

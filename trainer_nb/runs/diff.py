@@ -99,7 +99,8 @@ def _hooks(stage, facts):
         x, y, code = a.get(name), b.get(name), f'code of {name[5:]}.'
         if x == y and all(a.get(k) == b.get(k) for k in {*a, *b} if k.startswith(code)): continue
         if {*f'{x} {y}'.replace(';', ',').replace(',', ' ').split()}.isdisjoint(events): continue
-        found.append(name[5:] + (' in b' if x is None else ' in a' if y is None else ''))
+        only = {(True, False): ' in b', (False, True): ' in a'}.get((x is None, y is None), '')
+        found.append(name[5:] + only)
     return f': hook {", ".join(found)}' if found else ''
 
 def _arises(stage, facts): return _WHERE[stage][0] + _hooks(stage, facts)
@@ -184,8 +185,7 @@ class RunDiff(_Answer):
         if self.is_noisy: return f'? {self.is_noisy}'
         rng = _rng_words(at.rng, self.facts) if at.rng else ''
         if at.point is None:
-            counts = (f'{n} {phase} batch{"" if n == 1 else "es"}' for phase, n in at.phases.items())
-            counts = ' and '.join(counts)
+            counts = ' and '.join(f'{n} {k} batch{"" if n == 1 else "es"}' for k, n in at.phases.items())
             if self.every > 1: counts += f', one in {self.every}'
             return f'✓ {where}equal bit for bit in {counts}' + (rng and f', but {rng}')
         if at.before is None: text = f'they differ from the first batch on ({at.point.place})'
@@ -330,9 +330,9 @@ def diff(
 ) -> RunDiff | CheckpointDiff:  # raises ValueError, TypeError, FileNotFoundError
     """Find the first batch and part in which two runs differ, and what was set differently
 
-    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are called
-    here, and their learners are trained for some batches; afterwards these and all random states are
-    as before. Without `rerun`, nothing from a folder is executed.
+    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are
+    called here, and their learners are trained for some batches; afterwards these and all random
+    states are as before. Without `rerun`, nothing from a folder is executed.
     """
     with folded():
         is_made = [callable(o) and not isinstance(o, Learner) for o in (a, b)]

@@ -160,7 +160,7 @@ def _script(on, folder, python=None, cwd=None, path=None):
     command = (_ONE if on.n_procs == 1 else _SEVERAL).format(
         python=shlex.quote(python or sys.executable), nodes=on.n_nodes, local=on.n_local)
     body = _SCRIPT.format(
-        setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(os.getcwd() if cwd is None else cwd),
+        setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(cwd or os.getcwd()),
         unset=' '.join(RANK_VARIABLES), restarts=on.restarts, path=retries + paths, command=command)
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
@@ -173,15 +173,15 @@ class Slurm(Engine):
     `run.stop()` removes a job that has not started from the queue.
     """
     def __init__(self,
-        time: str|int|None = None,      # limit of the job, '2:00:00' or minutes; None: the partition's
+        time: str|int|None = None,      # of the job, '2:00:00' or minutes; None: the partition's
         *,
         nodes: int = 1,         # nodes
         gpus_per_node: int|str|None = None,     # on each node, also with a type, 'a100:4'
         procs_per_node: int|None = None,        # on each node; None: one for each GPU, or one
-        notice_s: int = 120,    # seconds before the limit at which the run saves a checkpoint and ends
-        restarts: int = 0,      # times that a job may restart its processes after one fails or is lost
+        notice_s: int = 120,    # seconds before the limit when the run saves a checkpoint and ends
+        restarts: int = 0,      # times that a job restarts its processes after one fails or is lost
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
-        **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16, mem='64G'
+        **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16
     ):                          # raises TypeError or ValueError
         super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node,
                          procs_per_node=procs_per_node, notice_s=notice_s, restarts=restarts,
@@ -201,8 +201,8 @@ class Slurm(Engine):
 
     def check(self) -> None:
         if shutil.which('sbatch') is None: raise RuntimeError(
-            'there is no sbatch on PATH: start the run on a machine from which jobs are submitted, such '
-            'as a login node, or train on this machine, without on=Slurm(...)')
+            'there is no sbatch on PATH: start the run on a machine from which jobs are submitted, '
+            'such as a login node, or train on this machine, without on=Slurm(...)')
 
     def launch(self, folder: Any) -> str:
         path = folder.path/'job.sh'
@@ -265,8 +265,9 @@ def drive(on: Any, path: str) -> None:
                             resources_per_worker=on.resources or None)
     config = RunConfig(name='ray', storage_path=path,
                        failure_config=FailureConfig(max_failures=on.restarts))
-    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts}, run_config=config,
-                 scaling_config=scaling, torch_config=TorchConfig('gloo')).fit()
+    given = {'folder': path, 'restarts': on.restarts}
+    TorchTrainer(_rank, train_loop_config=given, scaling_config=scaling, run_config=config,
+                 torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be1
 def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0 if it has ended)
@@ -287,7 +288,7 @@ class Ray(Engine):
         *,
         use_gpu: bool = False,  # give a GPU to each
         address: str|None = None,   # of the cluster, 'auto' or 'host:port'; None: RAY_ADDRESS, else the cluster that
-                                    # `ray start` started on this machine, else a new one for this run
+                                    # that of `ray start` here, else a new one for this run
         restarts: int = 0,      # how often Ray may restart all processes after one fails or is lost
         **resources: float,     # of each process, as Ray names them: CPU=4, memory=2e9
     ):                          # raises TypeError or ValueError

@@ -76,7 +76,8 @@ class Point:
                 self.hashes[-1] = bytes.fromhex(digest(o))
                 continue
             for k, t in _dense(name, o):
-                if self._place(stage, k, described(t)) == self.keep: self.kept = t.to('cpu', copy=True)
+                is_kept = self._place(stage, k, described(t)) == self.keep
+                if is_kept: self.kept = t.to('cpu', copy=True)
                 places, tensors = groups.setdefault(t.device, ([], []))
                 places.append(len(self.hashes) - 1)
                 tensors.append(t)
@@ -243,7 +244,7 @@ class Fingerprint(_Parts):
     provides = 'fingerprint',
     def __init__(self,
         every: int = 1,                     # ≥ 1: batches from one that is recorded to the next
-        folder: str | Path | None = None,   # for the record; None: the run's, or in memory without one
+        folder: str | Path | None = None,   # for the record; None: the run's, or in memory
     ):
         self.every = as_count('Fingerprint(every)', every)
         self.folder = None if folder is None else Path(folder)

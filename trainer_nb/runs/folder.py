@@ -26,7 +26,7 @@ class RunFolder:
         self.path = Path(path).absolute()
         # (newest heartbeat, our clock then, whether it had changed); None: none was seen
         self.heard = None
-        self.known: dict[str, tuple] = {}       # by `read_new`: name → (mark of the file, what it held)
+        self.known: dict[str, tuple] = {}       # by `read_new`: name → (mark, what it held)
 
     def make(self) -> None:
         "Make the folder, readable for its user only"
@@ -134,7 +134,8 @@ def status_of(data: dict, clock: float|None = None) -> Status:
     age = (time() if clock is None else clock) - float(data.get('heartbeat') or 0)
     if data.get('host') != platform.node():
         if age < 30: return Status(state, note, data)
-        return Status('unreachable', f'no sign of life from {data.get("host")} for {ago(age)}', data)
+        note = f'no sign of life from {data.get("host")} for {ago(age)}'
+        return Status('unreachable', note, data)
     found = process_start(int(data['pid'])) if data.get('pid') else None
     if found is None or data.get('started') and found[0] != data['started']:
         return Status('died', f'process {data.get("pid")} ended unexpectedly{_last_seen(data)}', data)

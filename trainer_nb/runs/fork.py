@@ -167,7 +167,7 @@ class Change:
     def words(self, totals: dict) -> list[str]:
         "Say what differs, besides rates"
         res = ['hooks ' + ', '.join(sorted({h.name for h in self.hooks}))] if self.hooks else []
-        res += [f'other {name}' for name in ('train_dl', 'valid_dl') if getattr(self, name) is not None]
+        res += [f'other {k}' for k in ('train_dl', 'valid_dl') if getattr(self, k) is not None]
         if (ends := self.ends) and ends != totals: res.append(f'{_words(totals)} → {_words(ends)}')
         return res
 
@@ -238,7 +238,8 @@ def _place(state, point):
         counted += state['state']['batch_idx']
         where = point['position']
     batch = max(h.n_steps, counted)
-    return {'batch': batch, 'step': point['step'], 'epoch': n, 'file': point['file'], 'where': where}
+    kept = {k: point[k] for k in ('step', 'epoch', 'file')}
+    return {'batch': batch, **kept, 'where': where}
 
 def _rate_words(state, rates, learn):
     groups = {name: o.param_groups for name, o in learn.opts.items()}

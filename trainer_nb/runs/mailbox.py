@@ -70,9 +70,10 @@ class Heartbeat(MainProcessHook):
         learn = self.learn
         self.before_epoch(learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, **self.pace.values(), 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
-                'batch': learn.history.n_steps, 'end': self.end, 'end_epoch': learn.bounds['epoch'],
-                'training': learn.training, 'valid_idx': learn.valid_idx, 'note': self.note or problem}
+        return {**res, **self.pace.values(), 'note': self.note or problem, 'epoch': learn.state.epoch,
+                'optimizer_step': learn.state.optimizer_step, 'batch': learn.history.n_steps,
+                'end': self.end, 'end_epoch': learn.bounds['epoch'], 'training': learn.training,
+                'valid_idx': learn.valid_idx}
 
 # %% ../../nbs/runs/32_mailbox.ipynb #5aa57855
 def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved

@@ -64,7 +64,7 @@ def import_path() -> str:  # '' if the library is installed
     return '' if 'site-packages' in home else home
 
 def environment_with(*paths: str) -> dict[str, str]:
-    "Return the environment of a process of its own, which imports this library, and from some paths"
+    "Return the environment of a process that imports this library, and from some paths"
     env = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
     path = filter(None, [import_path(), *paths, env.get('PYTHONPATH')])
     return {**env, 'MPLBACKEND': 'agg', 'PYTHONPATH': os.pathsep.join(path)}
@@ -156,7 +156,7 @@ _warm: ContextVar = ContextVar('warm', default=None)
 def warm_starts() -> Iterator[None]:
     """A context in which runs start in 10 ms, not in seconds: their processes are forks of a warm one
 
-    It has imported the library, and computed nothing. Only on Linux: others' libraries break in forks.
+    It has only imported the library. Not on other systems than Linux: their libraries break in forks.
     """
     warm = _Warm() if sys.platform == 'linux' else None
     token = _warm.set(warm)

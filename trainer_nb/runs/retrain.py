@@ -88,7 +88,7 @@ class Made:
 # %% ../../nbs/runs/27_retrain.ipynb #e998b473
 @dataclass
 class Continued:
-    "A run that is trained again, from a checkpoint or its beginning. This runs code from its folder"
+    "A run that is trained again, from a checkpoint or its beginning. This runs its code"
     run: Any                # `Run`
     point: dict | None      # manifest of the checkpoint; None: the beginning
     doubt: str = ''

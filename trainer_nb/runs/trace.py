@@ -132,9 +132,9 @@ def held_state(roots: dict[str, Any]) -> dict[str, str]:
 def roots(learn: Learner) -> dict[str, Any]:
     "Return the objects of a program that may hold state, by name"
     hooks = {f'hook {h.name}': h for h in learn.hooks if not is_foreign(type(h).__module__)}
-    found = {'learn.model': learn.model, 'learn.loss_fn': learn.loss_fn, 'learn.train_dl': learn.train_dl,
-             'learn.valid_dl': learn.valid_dl, 'learn.train_step': vars(learn).get('train_step'),
-             'learn.eval_step': vars(learn).get('eval_step'), **hooks}
+    parts = {k: getattr(learn, k) for k in ('model', 'loss_fn', 'train_dl', 'valid_dl')}
+    steps = {k: vars(learn).get(k) for k in ('train_step', 'eval_step')}
+    found = {f'learn.{k}': o for k, o in {**parts, **steps}.items()} | hooks
     if not is_foreign(type(learn).__module__):
         plain = vars(Learner(nn.Identity()))
         found |= {f'learn.{k}': v for k, v in vars(learn).items() if k not in plain} | {'learn': type(learn)}
