@@ -56,6 +56,18 @@ def _advice(path, loaders):
         return f"{_IN_PASS}; or give it state_dict and load_state_dict, and read it by torchdata's StatefulDataLoader"
     return next(text for start, text in _ADVICE if path.startswith(start))
 
+# %% ../../nbs/runs/22_check.ipynb #cs0005b
+def _in_words(o):
+    if o.error: return f'✗ it cannot be resumed: {o.error}'
+    where = ' and '.join(o.stops)
+    if (n := len(o.stops)) > 3: where = f'{n} times, first {o.stops[0]}, last {o.stops[-1]}'
+    wrong = next((row for row in o.rows if not row['exact']), None)
+    if wrong is not None:
+        return f'✗ {o.how} {where}: the first difference is {wrong["part"]}, in {wrong["since"]}'
+    if o.noisy: return f'? two uninterrupted runs differ already, in {", ".join(o.noisy[:5])}: no answer'
+    text = f'✓ {o.how} {where}, and resumed in new processes: equal to the uninterrupted run bit for bit'
+    return text + (', but not all state was restored' if o.lost else '')
+
 # %% ../../nbs/runs/22_check.ipynb #cs000006
 @dataclass(repr=False)
 class ResumeReport:
@@ -76,15 +88,7 @@ class ResumeReport:
 
     def status(self) -> str:
         "Return the answer in one sentence"
-        if self.error: return f'✗ it cannot be resumed: {self.error}'
-        n = len(self.stops)
-        where = ' and '.join(self.stops) if n < 4 else f'{n} times, first {self.stops[0]}, last {self.stops[-1]}'
-        wrong = next((o for o in self.rows if not o['exact']), None)
-        if wrong is not None:
-            return f'✗ {self.how} {where}: the first difference is {wrong["part"]}, in {wrong["since"]}'
-        if self.noisy: return f'? two uninterrupted runs differ already, in {", ".join(self.noisy[:5])}: no answer'
-        text = f'✓ {self.how} {where}, and resumed in new processes: equal to the uninterrupted run bit for bit'
-        return text + (', but not all state was restored' if self.lost else '')
+        return _in_words(self)
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
@@ -269,6 +273,7 @@ def _lost(points, found, stops, noisy, is_exact):
                 lost[k] = points[stop + 1]
     return {k: lost[k] for k in sorted(lost) if ' on rank ' not in k or k.partition(' on rank ')[0] not in lost}
 
+# %% ../../nbs/runs/22_check.ipynb #cs00013c
 def _differing(a, b, kind): return [k for k in a[kind] if a[kind][k] != b[kind].get(k)]
 
 def _report(whole, again, parts, stops, loaders, how):

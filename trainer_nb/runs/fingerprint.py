@@ -53,27 +53,25 @@ class Point:
     hashes: list = field(default_factory=list)
     stacks: list = field(default_factory=list)      # (places in `hashes`, hashes on a device)
 
-    def _place(self, stage, name, what):
+    def _place(self, stage, name, what, found=b''):
         n, first = 1, name
         while (stage, name) in self.parts:      # called again, or an optimizer's next step
             n += 1
             name = f'{first} (call {n})'
         self.parts[stage, name] = what
-        self.hashes.append(b'')
+        self.hashes.append(found)
         return stage, name
 
     def note(self, stage: str, name: str, found: bytes) -> None:
         "Add a hash that was computed on the host"
-        self._place(stage, name, '')
-        self.hashes[-1] = found
+        self._place(stage, name, '', found)
 
     def add(self, stage: str, named: Iterable[tuple[str, Any]]) -> None:
         "Hash tensors on their devices, and other values here"
         groups = {}
         for name, o in named:
             if not isinstance(o, Tensor):
-                self._place(stage, name, described(o))
-                self.hashes[-1] = bytes.fromhex(digest(o))
+                self._place(stage, name, described(o), bytes.fromhex(digest(o)))
                 continue
             for k, t in _dense(name, o):
                 is_kept = self._place(stage, k, described(t)) == self.keep
@@ -83,7 +81,7 @@ class Point:
                 tensors.append(t)
         self.stacks += [(places, hashes(tensors)) for places, tensors in groups.values()]
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #edf0025e
+# %% ../../nbs/runs/23_fingerprint.ipynb #8fe33815
 def _read(points):
     "Read the hashes of points from their devices, in one copy for each"
     by_device = {}
@@ -95,10 +93,11 @@ def _read(points):
         for p, places, _ in stacks:
             for i in places: p.hashes[i] = next(rows).tobytes()
 
+# %% ../../nbs/runs/23_fingerprint.ipynb #edf0025e
 class _Lines:
     "The lines of a record: in memory, or in a file of a run's folder"
     def __init__(self, path: Path | None = None, is_new: bool = True):
-        self.path, self.lines = path, []
+        self.path, self.lines, self.pending = path, [], []
         self.table, self.facts = None, {}       # of the point before
         if path is not None and is_new:
             with replacing(path, flush=False): pass
@@ -109,9 +108,14 @@ class _Lines:
         elif text:
             with open_file(self.path, 'ab') as f: f.write(''.join(f'{o}\n' for o in text).encode())
 
-    def add_points(self, points: list[Point]) -> None:
+    def add_point(self, point: Point) -> None:
+        "Add a batch; 16 are read from the device at a time"
+        self.pending.append(point)
+        if len(self.pending) >= 16: self.flush()
+
+    def flush(self) -> None:
+        points, self.pending, rows = self.pending, [], []
         _read(points)
-        rows = []
         for p in points:
             table = [[*k, what] for k, what in p.parts.items()]
             if table != self.table: rows.append({'kind': 'parts', 'parts': table})
@@ -167,6 +171,17 @@ def _states(opt, named):
         for name, o in opt.state.get(p, {}).items():
             if isinstance(o, (Tensor, int, float)): yield f'{name} of {k}', o
 
+class _RNG:
+    "Hashes RNG states; of one that has not changed, the hash before counts"
+    def __init__(self): self.seen = {}
+
+    def add(self, point, when):
+        for name, state in rng_state().items():
+            if self.seen.get(name, (None,))[0] is not state:
+                self.seen[name] = state, bytes.fromhex(digest(state))
+            point.note(f'RNG {when}', name, self.seen[name][1])
+
+# %% ../../nbs/runs/23_fingerprint.ipynb #e852a716
 class _Parts(Hook):
     "What each event and step adds to the point of a batch"
     point = phase = None    # of the batch that is computed
@@ -186,37 +201,31 @@ class _Parts(Hook):
         key = s.epoch, kind, s.optimizer_step, i
         self.point = Point(key, live_facts(learn), self.keep.get(key))
         self.named = named_parameters(trained(learn))       # a hook may have sharded them
-        self._add_rng('before the batch')
+        self.rng.add(self.point, 'before the batch')
         self.point.add('batch', leaves(learn.batch, 'batch'))
         if not learn.training: return
         self.point.add('parameters before the batch', self.named.items())
         self._add_buffers(learn, 'before the batch')
-
-    def _add_rng(self, when):
-        for name, state in rng_state().items():
-            if self.seen.get(name, (None,))[0] is not state:
-                self.seen[name] = state, bytes.fromhex(digest(state))
-            self.point.note(f'RNG {when}', name, self.seen[name][1])
 
     def _add_buffers(self, learn, when):
         for m in trained(learn): self.point.add(f'buffers {when}', m.named_buffers())
 
     def do_step(self, learn: Learner, nxt: Callable) -> None:
         if not self._is_on(learn): return nxt()
-        self._add_rng('before the forward pass')
+        self.rng.add(self.point, 'before the forward pass')
         self.point.add('input', leaves(learn.batch, 'batch'))
         self.calls.point = self.point
         try: nxt()
         finally: self.calls.point, self.calls.last = None, (None, 0)
         if learn.training: self._add_buffers(learn, 'after the forward pass')
-        self._add_rng('after the forward pass')
+        self.rng.add(self.point, 'after the forward pass')
         if learn.loss is not None: self.point.add('loss', [('loss', learn.loss)])
 
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
         nxt()
         if not self._is_on(learn): return
         self.point.add('gradients', _grads(self.named))
-        self._add_rng('after the backward pass')
+        self.rng.add(self.point, 'after the backward pass')
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         stepped = nxt()
@@ -230,7 +239,7 @@ class _Parts(Hook):
 
     def after_step(self, learn: Learner) -> None:
         if not self._is_on(learn): return
-        self._add_rng('after the step')
+        self.rng.add(self.point, 'after the step')
         self.close_point(learn)
 
 # %% ../../nbs/runs/23_fingerprint.ipynb #324c3333
@@ -257,7 +266,7 @@ class Fingerprint(_Parts):
             path = self.folder/f'fingerprint-{learn.world.rank}.jsonl'
         is_new = not learn.history.n_steps
         if is_new or path != self.lines.path: self.lines = _Lines(path, is_new)
-        self.seen, self.pending = {}, []
+        self.rng = _RNG()
         hooks = [h for h in learn.hooks if not writes(h)]
         self.lines.add([{'kind': 'start', 'every': self.every, 'facts': fit_facts(learn, hooks)}])
         self.calls = _Calls(learn.model)
@@ -267,16 +276,11 @@ class Fingerprint(_Parts):
         return i % self.every == 0
 
     def close_point(self, learn: Learner) -> None:
-        "End the point of a batch; 16 are read from the device at a time"
-        self.pending.append(self.point)
+        "End the point of a batch"
+        self.lines.add_point(self.point)
         self.point = None
-        if len(self.pending) >= 16: self._flush()
 
-    def _flush(self):
-        self.lines.add_points(self.pending)
-        self.pending = []
-
-    def after_epoch(self, learn: Learner) -> None: self._flush()
+    def after_epoch(self, learn: Learner) -> None: self.lines.flush()
 
     def after_cancel(self, learn: Learner) -> None: self.point = None
 
@@ -284,7 +288,7 @@ class Fingerprint(_Parts):
         if self.calls is None: return
         self.calls.close()
         self.calls = self.point = self.phase = None
-        self._flush()
+        self.lines.flush()
         self.named = {}
 
     def __repr__(self): return f'Fingerprint(every={self.every})'

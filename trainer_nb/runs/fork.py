@@ -28,6 +28,7 @@ def first_other(a: Any, b: Any) -> int | None:
     "Index of the first values that differ, or None; nan is nan"
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y and (x == x or y == y)), None)
 
+# %% ../../nbs/runs/19_fork.ipynb #ca190003a
 class Branch:
     "What a fork says of its parent"
     def __init__(self, folder: RunFolder, info: dict):

@@ -69,6 +69,7 @@ def environment_with(*paths: str) -> dict[str, str]:
     path = filter(None, [import_path(), *paths, env.get('PYTHONPATH')])
     return {**env, 'MPLBACKEND': 'agg', 'PYTHONPATH': os.pathsep.join(path)}
 
+# %% ../../nbs/runs/06_process.ipynb #01166748
 def _python(folder, *args, stdin=subprocess.DEVNULL):   # `Popen`
     "Start Python in a session of its own; it prints into the output of the run in a `RunFolder`"
     with folder.open('output.txt', 'ab') as out:
