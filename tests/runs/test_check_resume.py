@@ -225,9 +225,7 @@ FAULTS |= {
 HEALTHY |= {
     'datasets, shuffled': lambda: streamed(loader(hugging())),
     'datasets, stateful': lambda: streamed(stateful(hugging(shuffle=False))),
-    'datasets, stateful, workers': lambda: streamed(stateful(hugging(shuffle=False), num_workers=2)),
     'stateful': lambda: make(stateful(Data(), shuffle=True)),
-    'stateful, workers': lambda: make(stateful(Data(), shuffle=True, num_workers=2)),
     'nodes': lambda: make(nodes()),
     'litdata in a DataLoader': lambda: streamed(loader(lightning())),
 }
