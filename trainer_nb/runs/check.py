@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from itertools import chain
-from math import inf
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -140,7 +139,7 @@ def _as_run(program, place, load_from, ends, fit, n_procs, hooks):
         if status.state != 'died': break
         run.restart()
     newest = sorted((run.path/'checkpoints').glob('*.pt'))[-1:]
-    return {'save_s': 0., 'size': _size(newest), 'error': '' if status.state == 'done' else f'the run {status}'}
+    return {'size': _size(newest), 'error': '' if status.state == 'done' else f'the run {status}'}
 
 def _size(paths):
     "Bytes of some files, and of those in some folders"
@@ -150,15 +149,16 @@ def _size(paths):
 def train_part(folder: str, name: str, spec: str) -> None:
     "In a process of its own: train a part of the program in a folder, and write what happened"
     spec = json.loads(spec)
-    program, place, out = unpack_program(folder), Path(folder)/name, {}
+    program, place = unpack_program(folder), Path(folder)/name
     drop_writers(program['learn'])
     hooks = trace_in(place, spec['ends'], spec['run'])
     train = _as_run if spec.pop('run') else _as_fit
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter('always')
         try: out = train(program, place, hooks=hooks, **spec)
-        except Exception as e: out['error'] = f'{type(e).__name__}: {e}'
-    out = {'error': '', **out, 'points': points_in(place), 'warnings': [str(o.message) for o in found]}
+        except Exception as e: out = {'error': f'{type(e).__name__}: {e}'}
+    out = {'error': '', 'size': 0, 'save_s': 0., 'points': points_in(place),
+           'warnings': [str(o.message) for o in found], **out}
     (place/'out.json').write_text(json.dumps(out))
 
 def _train(folder, name, load_from='', ends=(), **spec):
@@ -238,9 +238,8 @@ def _name_places(points):
     "Say in words where each point is"
     n = Counter()
     for o in points:
-        key = o['kind'], o['epoch']
-        o['place'] = f'{o["kind"]} batch {n[key]} of epoch {o["epoch"]}'
-        n[key] += 1
+        o['place'] = f'{o["kind"]} batch {n[o["kind"], o["epoch"]]} of epoch {o["epoch"]}'
+        n[o['kind'], o['epoch']] += 1
 
 # %% ../../nbs/runs/22_check.ipynb #cs000013
 def _out_of_sight(part, point, loaders):
@@ -284,7 +283,7 @@ def _report(whole, again, parts, stops, loaders, how):
         noisy.update(_differing(a, b, 'parts'), _differing(a, b, 'state'))
     for a, b in zip(points, found):
         for k in _differing(a, b, 'parts'): since.setdefault(k, a)
-    order = sorted(_PARTS, key=lambda k: since[k]['n'] if k in since else inf)
+    order = sorted(_PARTS, key=lambda k: since[k]['n'] if k in since else len(points))
     rows = [{'part': k, 'exact': k not in since, 'since': since.get(k, {}).get('place')} for k in order]
     behaviour = [k for k in _PARTS if k in noisy]
     lost = [{'object': k, 'since': o['place'], 'advice': _advice(k, loaders)}
@@ -297,6 +296,5 @@ def _report(whole, again, parts, stops, loaders, how):
         error = f'{len(found)} batches were trained instead of {len(points)}'
     warned = dict.fromkeys(chain.from_iterable(o['warnings'] for o in parts[1:])) if since or error else ()
     warned = [o for o in warned if o not in whole['warnings']]
-    where = [f'after {points[o]["place"]}' for o in stops]
-    checkpoint = parts[0].get('size', 0), parts[0].get('save_s', 0.)
-    return ResumeReport(rows, lost, where, behaviour, error, warned, checkpoint, how)
+    where, first = [f'after {points[o]["place"]}' for o in stops], parts[0]
+    return ResumeReport(rows, lost, where, behaviour, error, warned, (first['size'], first['save_s']), how)
