@@ -2,29 +2,18 @@
 import json, os, shutil, subprocess, sys, time
 from pathlib import Path
 
-import psutil, pytest, torch, torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+import psutil, pytest
 
-from trainer_nb.all import *        # noqa: F403
-from trainer_nb.all import Hook, Learner, Ray, Run, Slurm, attach
+from trainer_nb.all import Hook, Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
 from trainer_nb.runs.table import main
-from common import Slow, until
+from common import Slow, same, until, weights
 from test_runs import _ends     # noqa: F401
+from test_runs_in_ranks import N, make
 from test_distributed import check_same
 
 here = Path(__file__).parents[1]
-N = 8       # epochs, of six batches
 ODD = "a b'c%j\"$(touch oops)"
-
-def make(*hooks):
-    torch.manual_seed(0)
-    x, y = torch.randn(46, 4), torch.arange(46) % 3
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
-    data = DataLoader(TensorDataset(x, y), batch_size=9, shuffle=True)
-    return Learner(model, data, (x, y), loss_fn=F.cross_entropy, bs=10, lr=.01, seed=5, device='cpu', display=False,
-                   hooks=[*hooks])
 
 def fitted(n_procs=1):
     learn = make()
@@ -89,11 +78,11 @@ def test_stop_in_the_queue(fake, tmp_path, capsys):
     "A job that has not begun is taken out of the queue; `restart` submits it again, with the same options"
     (fake/'busy').touch()
     learn = make()
-    before = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    before = weights(learn.model)
     run = learn.start(N, folder=tmp_path/'a', on=Slurm(mem='1G', time=5))
     assert run.stop().wait(1) == 'taken out of the queue' and run.status == 'stopped'
     run.wait(1)
-    assert all(torch.equal(v, before[k]) for k, v in learn.model.state_dict().items())
+    assert same(weights(learn.model), before)
     first = (run.path/'job.sh').read_text()
     run.restart()
     assert run.status == 'waiting' and job_of(run) == '2' and (run.path/'job.sh').read_text() == first
@@ -149,21 +138,25 @@ def test_worker_that_cannot_begin(fake, tmp_path):
 
 def test_a_job_without_the_gpu_that_it_asked_for(fake, tmp_path):
     "It fails at once, and says so, instead of training on the CPU"
-    learn = make()
-    run = learn.start(1, folder=tmp_path/'a', on=Slurm(gpus_per_node=1))
-    until(lambda: run.is_over)
+    run = make().start(1, folder=tmp_path/'a', on=Slurm(gpus_per_node=1))
     with pytest.raises(RuntimeError, match='the job asked for a GPU, but torch .* finds none on'): run.wait()
     assert run.status == 'failed' and run.history.n_steps == 0
 
 @pytest.mark.soak
-def test_slurm_starts_again(fake, tmp_path):
-    "After the loss of a rank, all start again; an error that comes each time ends the run with its traceback"
+@pytest.mark.parametrize('on', [Slurm(procs_per_node=2, restarts=1), Ray(2, CPU=.5, restarts=1)], ids=['slurm', 'ray'])
+def test_all_ranks_start_again(on, request, tmp_path):
+    "After the loss of one"
+    request.getfixturevalue('ray' if isinstance(on, Ray) else 'fake')
     learn = make(Slow())
-    run = learn.start(N, folder=tmp_path/'a', on=Slurm(procs_per_node=2, restarts=1))
+    run = learn.start(N, folder=tmp_path/'a', on=on)
     lose_a_rank(run)
     run.wait(600)
     check_same(learn, fitted(2))
     assert 'resumes from' in run.output
+
+@pytest.mark.soak
+def test_an_error_that_comes_each_time(fake, tmp_path):
+    "It ends the run, with its traceback"
     run = make(Fail()).start(N, folder=tmp_path/'b', on=Slurm(restarts=2))
     with pytest.raises(ZeroDivisionError, match='on purpose'): run.wait(600)
     assert run.output.count('on purpose') >= 3 and run.status == 'failed' and 'after_step' in run.error
@@ -213,15 +206,6 @@ def test_ray_equals_n_procs(ray, tmp_path):
     check_same(learn, other)
     check_same(learn, fitted(2))
     assert not [*tmp_path.rglob('oops')]
-
-@pytest.mark.soak
-def test_ray_starts_again(ray, tmp_path):
-    learn = make(Slow())
-    run = learn.start(N, folder=tmp_path/'a', on=Ray(2, CPU=.5, restarts=1))
-    lose_a_rank(run)
-    run.wait(600)
-    check_same(learn, fitted(2))
-    assert 'resumes from' in run.output
 
 # ---- with Slurm itself -----------------------------------------------------------------------------------------------
 

@@ -6,10 +6,7 @@ import psutil, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainer_nb.all import *        # noqa: F403
 from trainer_nb.all import Accelerate, Hook, Learner, ProcessFailed, accuracy
-from trainer_nb.runs.folder import RunFolder
-from trainer_nb.runs.process import Ranks
 from trainer_nb.runs.sources import HistorySource, sources_of
 from common import Slow, alive, until
 from test_runs import _ends     # noqa: F401
@@ -144,11 +141,6 @@ def test_rank_killed(tmp_path):
     until(lambda: not any(map(alive, pids)))
     assert run.status == 'died'
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
-
 @pytest.mark.soak
 @pytest.mark.parametrize('n_agents', [1, 2])
 def test_torchrun(n_agents, tmp_path):
@@ -159,13 +151,11 @@ def test_torchrun(n_agents, tmp_path):
     os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
     until(lambda: run.status == 'died')
     env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2])}
-    place = ['--nnodes=2', '--master-addr=127.0.0.1', f'--master-port={free_port()}'] if n_agents == 2 else []
-    agents = []
-    for i in range(n_agents):
-        own = [*place, f'--node-rank={i}'] if place else []
-        command = [sys.executable, '-m', 'torch.distributed.run', f'--nproc-per-node={2//n_agents}', *own,
-                   '-m', 'trainer_nb', 'run', str(run.path)]
-        agents.append(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True))
+    with socket.create_server(('127.0.0.1', 0)) as s: port = s.getsockname()[1]
+    command = [sys.executable, '-m', 'torch.distributed.run', f'--nproc-per-node={2//n_agents}',
+               f'--nnodes={n_agents}', '--master-addr=127.0.0.1', f'--master-port={port}']
+    agents = [subprocess.Popen([*command, f'--node-rank={i}', '-m', 'trainer_nb', 'run', str(run.path)], env=env,
+                               stderr=subprocess.PIPE, text=True) for i in range(n_agents)]
     try:
         for o in agents:
             _, err = o.communicate(timeout=120)
@@ -176,22 +166,6 @@ def test_torchrun(n_agents, tmp_path):
     run._is_taken = False
     run.wait(300)
     check_same(learn, reference)
-
-def test_stuck(tmp_path):
-    "A failure is found in notes and exit codes"
-    folder = RunFolder(tmp_path/'a')
-    folder.make()
-    ranks = Ranks(folder, 3)
-    ranks.patience_s = .1
-    class Gone:
-        def __init__(self, code): self.code = code
-        def poll(self): return self.code
-    ranks.children = {1: Gone(1), 2: Gone(None)}
-    folder.write('rank-1.json', {'type': 'RuntimeError', 'message': 'Connection closed', 'is_lost': True})
-    assert ranks.find() is None and not ranks.is_stuck()
-    ranks.children[2].code = -9
-    assert 'rank 2 of 3 was ended by signal 9' in ranks.find()['message']
-    until(ranks.is_stuck)
 
 def test_more_than_there_are(monkeypatch):
     monkeypatch.setattr('trainer_nb.parallel.accelerate.has_accelerator', lambda: True)

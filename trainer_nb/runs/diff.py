@@ -42,36 +42,38 @@ def _records(o):    # list of `Record`, by rank; empty: the folder holds none
     return found
 
 # %% ../../nbs/runs/24_diff.ipynb #733011ed
+_BEFORE, _AFTER = ('after_step', 'after_epoch'), ('after_backward', 'do_opt_step')
+_PASS = 'before_epoch', 'before_valid', 'after_valid'
+
 _WHERE = {      # stage → what computes it, and the methods of hooks that run there
-    'parameters before the batch': ('after the step of the batch before', ('after_step', 'before_valid', 'after_valid',
-                                                                           'after_epoch', 'before_epoch')),
-    'buffers before the batch': ('after the step of the batch before', ('after_step', 'after_epoch')),
+    'parameters before the batch': ('after the step of the batch before', _BEFORE + _PASS),
+    'buffers before the batch': ('after the step of the batch before', _BEFORE),
     'input': ('in before_step', ('before_step',)),
     'forward': ('in the forward pass', ('do_step', 'after_pred')),
     'buffers after the forward pass': ('in the forward pass', ('do_step', 'after_pred')),
     'loss': ('in the loss', ('do_step', 'after_pred', 'after_loss')),
     'gradients': ('in the backward pass', ('after_loss', 'do_backward')),
-    'gradients in the step': ('between the backward pass and the step', ('after_backward', 'do_opt_step')),
+    'gradients in the step': ('between the backward pass and the step', _AFTER),
     'optimizer state': ('in the step', ('do_opt_step',)),
     'parameters after the step': ('in the step', ('do_opt_step',)),
-    'RNG before the batch': ('already before it', (
-        'after_step', 'before_epoch', 'before_valid', 'after_valid', 'after_epoch')),
+    'RNG before the batch': ('already before it', _BEFORE + _PASS),
     'RNG before the forward pass': ('in before_step', ('before_step',)),
     'RNG after the forward pass': ('in the forward pass', ('do_step', 'after_pred')),
     'RNG after the backward pass': ('in the backward pass', ('after_loss', 'do_backward')),
-    'RNG after the step': ('in the step', ('after_backward', 'do_opt_step', 'do_zero_grad')),
+    'RNG after the step': ('in the step', _AFTER + ('do_zero_grad',)),
 }
 
 _ON_ENTRY = 'batch', 'parameters before the batch', 'buffers before the batch'
 
+# %% ../../nbs/runs/24_diff.ipynb #f2d912f8
 def _cut(a, b, most=48):
     "Shorten two texts so that their difference stays in sight"
     same = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     start = max(same - 20, 0) if max(len(a), len(b)) > most else 0
-    def part(o): return ('…' if start else '') + o[start:start + most] + ('…' if len(o) > start + most else '')
+    def part(o):
+        return ('…' if start else '') + o[start:start + most] + ('…' if len(o) > start + most else '')
     return part(a), part(b)
 
-# %% ../../nbs/runs/24_diff.ipynb #f2d912f8
 class _Drawn:
     "Draws `status`, `notes`, `lines` and `set_lines`, as text and as a page"
     def lines(self) -> list[list[str]]: return []
@@ -89,6 +91,26 @@ class _Drawn:
         text = ''.join(f'<div>{escape(o)}</div>' for o in [self.status(), *self.notes()])
         return text + '<br>'.join(html_table(o) for o in (self.lines(), self.set_lines()) if o)
 
+# %% ../../nbs/runs/24_diff.ipynb #f2d912fa
+def _hooks(stage, facts):
+    "Name the hooks that run at a stage and are not the same in both"
+    (_, events), (a, b), found = _WHERE.get(stage, ('', ())), facts, []
+    for name in dict.fromkeys(k for k in [*a, *b] if k.startswith('hook ')):
+        x, y, code = a.get(name), b.get(name), f'code of {name[5:]}.'
+        if x == y and all(a.get(k) == b.get(k) for k in {*a, *b} if k.startswith(code)): continue
+        if {*f'{x} {y}'.replace(';', ',').replace(',', ' ').split()}.isdisjoint(events): continue
+        only = {(True, False): ' in b', (False, True): ' in a'}.get((x is None, y is None), '')
+        found.append(name[5:] + only)
+    return f': hook {", ".join(found)}' if found else ''
+
+def _arises(stage, facts): return _WHERE[stage][0] + _hooks(stage, facts)
+
+def _rng_words(rng, facts):
+    where = f'{rng.point.place}, {_arises(rng.stage, facts)}'
+    if not rng.n and rng.stage == 'RNG before the batch': where = 'before the first batch'
+    return f'the RNG state of {", ".join(rng.names)} differs since {where}'
+
+# %% ../../nbs/runs/24_diff.ipynb #f2d912fb
 @dataclass(repr=False)
 class _Answer(_Drawn):
     "Where two runs part, and what was set differently"
@@ -108,95 +130,86 @@ class _Answer(_Drawn):
         return self.at.point is None and not self.is_noisy
 
     @property
-    def batch(self) -> tuple | None:    # (epoch, 'training' or 'validation', number); None: they are equal
+    def batch(self) -> tuple | None:    # (epoch, 'training' or 'validation', number); None: equal
         "The first batch that differs"
         return None if self.at.point is None else (*self.at.point.key[:2], self.at.point.key[3])
 
     @property
     def part(self) -> str | None:   # None: they are equal
         "The first part that differs, in words"
-        return None if self.at.point is None else self._words(self.at.parts[0])
-
-    def _words(self, part):
-        stage, name = part
+        if self.at.point is None: return None
+        stage, name = self.at.parts[0]
         if stage == 'position': return f'a is in {self.at.point.place}, b in {self.at.other.place}'
-        kind = self.facts[0].get(f'module {name.partition(" of ")[2].replace("the model", "(model)")}', '')
-        kind = kind.partition('(')[0].partition(' ')[0] if stage == 'forward' else ''
+        if stage != 'forward': return label(stage, name)
+        module = name.partition(' of ')[2].replace('the model', '(model)')
+        kind = self.facts[0].get(f'module {module}', '').partition('(')[0].partition(' ')[0]
         return label(stage, name) + (f' ({kind})' if kind else '')
 
+# %% ../../nbs/runs/24_diff.ipynb #f2d912fc
+_RERUN = ('diff(a, b, rerun=True) trains both again from the last checkpoint in which they are equal, '
+          'and names batch and part; this runs code from their folders')
+
+def _both(k, p, q):
+    "The name of a part, and how dtype and shape differ"
+    x, y = (o.parts.get(k, (None,))[0] for o in (p, q))
+    if x == y: return k[1]
+    return f'{k[1]}: only in {"b" if x is None else "a"}' if None in (x, y) else f'{k[1]}: {x} / {y}'
+
+def _causes(o):
+    at, stage = o.at, o.at.parts[0][0] if o.at.parts else ''
+    if at.before is None and stage.endswith('before the batch'):
+        yield 'they begin with different values: another seed, initialization or checkpoint'
+    elif o.every > 1 and stage in _ON_ENTRY:
+        yield 'it arose in a batch between, which was not recorded'
+        if o.can_rerun: yield _RERUN
+    elif stage in _WHERE: yield f'it arises {_arises(stage, o.facts)}'
+
+def _effects(o):
+    at = o.at
+    if o.values: yield o.values
+    if at.point is None:
+        if o.n_more: yield f'{"a" if o.n_more > 0 else "b"} has {abs(o.n_more)} more at its end'
+        if o.settings: yield 'what was set differently had no effect so far'
+        return
+    in_a, in_b = (any(k[1].startswith('output of') for k in p.parts) for p in (at.point, at.other))
+    if in_a != in_b:
+        yield f'only {"a" if in_a else "b"} has outputs of modules: compiled code has none inside'
+    if not o.settings: yield 'nothing that is recorded was set differently'
+
+# %% ../../nbs/runs/24_diff.ipynb #86760d83
+class RunDiff(_Answer):
+    "Where two runs part, and what was set differently; draws itself"
     def status(self) -> str:
         "Return the answer in one sentence"
         at, where = self.at, '' if self.rank is None else f'rank {self.rank}: '
         if self.is_noisy: return f'? {self.is_noisy}'
+        rng = _rng_words(at.rng, self.facts) if at.rng else ''
         if at.point is None:
-            counts = ' and '.join(f'{n} {phase} batch{"" if n == 1 else "es"}' for phase, n in at.phases.items())
+            counts = ' and '.join(f'{n} {k} batch{"" if n == 1 else "es"}' for k, n in at.phases.items())
             if self.every > 1: counts += f', one in {self.every}'
-            return f'✓ {where}equal bit for bit in {counts}' + (f', but {self._rng()}' if at.rng else '')
+            return f'✓ {where}equal bit for bit in {counts}' + (rng and f', but {rng}')
         if at.before is None: text = f'they differ from the first batch on ({at.point.place})'
-        else: text = f'equal {"at" if self.every > 1 else "up to"} {at.before.place}; they differ in {at.point.place}'
-        rng = f' ({self._rng()})' if at.rng else ''
-        return f'✗ {where}{text}. First difference: {self.part}{rng}'
+        else:
+            upto = 'at' if self.every > 1 else 'up to'
+            text = f'equal {upto} {at.before.place}; they differ in {at.point.place}'
+        return f'✗ {where}{text}. First difference: {self.part}' + (rng and f' ({rng})')
 
-    def _rng(self):
-        i, p, stage, names = self.at.rng
-        is_start = not i and stage == 'RNG before the batch'
-        where = 'before the first batch' if is_start else f'{p.place}, {_WHERE[stage][0]}{self._hooks(stage)}'
-        return f'the RNG state of {", ".join(names)} differs since {where}'
-
-    def _hooks(self, stage):
-        "Hooks that run at a stage and are not the same in both"
-        events, (a, b) = _WHERE.get(stage, ('', ()))[1], self.facts
-        found = []
-        for name in dict.fromkeys(k for k in [*a, *b] if k.startswith('hook ')):
-            x, y = a.get(name), b.get(name)
-            is_same = x == y and all(a.get(k) == b.get(k) for k in {*a, *b} if k.startswith(f'code of {name[5:]}.'))
-            if is_same or not {*f'{x} {y}'.replace(';', ',').replace(',', ' ').split()} & {*events}: continue
-            found.append(name[5:] + (' in b' if x is None else ' in a' if y is None else ''))
-        return f': hook {", ".join(found)}' if found else ''
-
-# %% ../../nbs/runs/24_diff.ipynb #86760d83
-_RERUN = ('diff(a, b, rerun=True) trains both again from the last checkpoint in which they are equal, and names batch '
-          'and part; this runs code from their folders')
-
-class RunDiff(_Answer):
-    "Where two runs part, and what was set differently; draws itself"
     def lines(self) -> list[list[str]]:  # header first; empty if they are equal
         "Return the stages of the batch where they part as text"
-        p, q, res = self.at.point, self.at.other, [['stage', 'parts', 'differ', 'first']]
+        p, q, rng = self.at.point, self.at.other, self.at.rng
         if p is None or self.at.parts[0][0] == 'position': return []
-        parts, rng = merged(p.parts, q.parts), self.at.rng
+        parts, res = merged(p.parts, q.parts), [['stage', 'parts', 'differ', 'first']]
         for stage in dict.fromkeys(s for s, _ in parts):
+            if stage.startswith('RNG') and (not rng or (rng.point, rng.stage) != (p, stage)): continue
             names = [k for k in parts if k[0] == stage]
             wrong = [k for k in names if differs(k, p.parts, q.parts)]
-            if stage.startswith('RNG') and (not rng or rng[1:3] != (p, stage)): continue
-            res.append([stage, str(len(names)), str(len(wrong) or '–'), self._both(wrong[0]) if wrong else ''])
+            first = _both(wrong[0], p, q) if wrong else ''
+            res.append([stage, str(len(names)), str(len(wrong) or '–'), first])
         return res
-
-    def _both(self, k):
-        "The name of a part, and how dtype and shape differ"
-        x, y = (o.parts.get(k, (None,))[0] for o in (self.at.point, self.at.other))
-        if x == y: return k[1]
-        return f'{k[1]}: only in {"b" if x is None else "a"}' if None in (x, y) else f'{k[1]}: {x} / {y}'
 
     def notes(self) -> list[str]:
         "Return the lines below the tables"
-        at, res = self.at, []
-        if at.point is not None:
-            stage = at.parts[0][0]
-            is_start = at.before is None and stage.endswith('before the batch')
-            if is_start: res.append('they begin with different values: another seed, initialization or checkpoint')
-            elif self.every > 1 and stage in _ON_ENTRY:
-                res.append('it arose in a batch between, which was not recorded')
-                if self.can_rerun: res.append(_RERUN)
-            elif stage in _WHERE: res.append(f'it arises {_WHERE[stage][0]}{self._hooks(stage)}')
-            if self.values: res.append(self.values)
-            has_outputs, other = (any(k[1].startswith('output of') for k in o.parts) for o in (at.point, at.other))
-            if has_outputs != other:
-                res.append(f'only {"a" if has_outputs else "b"} has outputs of modules: compiled code has none inside')
-        elif self.n_more: res.append(f'{"a" if self.n_more > 0 else "b"} has {abs(self.n_more)} more at its end')
-        if self.settings and at.point is None: res.append('what was set differently had no effect so far')
-        if not self.settings and at.point is not None: res.append('nothing that is recorded was set differently')
-        return res
+        return [*_causes(self), *_effects(self)]
 
 # %% ../../nbs/runs/24_diff.ipynb #7a21c5d0
 def _answer(a: Record, b: Record, rank: int | None = None, **more: Any) -> RunDiff:
@@ -226,7 +239,7 @@ _DENSE = 50     # batches that are all recorded at once
 
 def _window(at, points):    # first and last optimizer step
     "Where to look closely, after one batch in some was recorded"
-    i = at.rng[0] if at.rng else at.n
+    i = at.rng.n if at.rng else at.n
     return points[i - 1].key[2] if i else 0, max(at.point.key[2], at.other.key[2])
 
 def _search(a, b, span, n=math.inf):
@@ -293,9 +306,10 @@ def _obstacle(paths):
     return ''
 
 def _of_checkpoints(path_a, path_b, rerun):
-    "Compare two runs by their checkpoints, and train them from the last one in which they are equal"
+    "Compare two runs by their checkpoints, and train them from the last equal ones"
     a, b = Checkpoints(path_a), Checkpoints(path_b)
-    at, why, rows = find_interval(a, b), _obstacle([path_a, path_b]), _differing(a.settings(), b.settings())
+    at, why = find_interval(a, b), _obstacle([path_a, path_b])
+    rows = _differing(a.settings(), b.settings())
     if not rerun: return CheckpointDiff(at, rows, f'{why}. {_RECORD}' if why else _RERUN)
     if why: raise ValueError(f'diff(rerun=True): {why}')
     span = at.last[0] if at.last else 0, at.first[0] if at.first else min(a.end, b.end)
@@ -308,17 +322,17 @@ def _of_checkpoints(path_a, path_b, rerun):
 
 # %% ../../nbs/runs/24_diff.ipynb #08c237b7
 def diff(
-    a: Any,     # a run, its folder, a `Fingerprint`, or a function without arguments that makes a learner
+    a: Any,     # a run, its folder, a `Fingerprint`, or a function that makes a learner
     b: Any,     # the same
     n_batches: int = 20,    # training batches, where two functions are given
-    seed: int = 0,          # of the random states with which both begin, where two functions are given
-    rerun: bool = False,    # True: train two runs again from a checkpoint. This runs code from their folders
+    seed: int = 0,          # with which both begin, where two functions are given
+    rerun: bool = False,    # True: train two runs again. This runs code from their folders
 ) -> RunDiff | CheckpointDiff:  # raises ValueError, TypeError, FileNotFoundError
-    """Find the first batch and the first part in which two runs differ, and what was set differently
+    """Find the first batch and part in which two runs differ, and what was set differently
 
-    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are called here, and their
-    learners are trained for some batches; afterwards these and all random states are as before. Without `rerun`,
-    nothing from a folder is executed.
+    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are
+    called here, and their learners are trained for some batches; afterwards these and all random
+    states are as before. Without `rerun`, nothing from a folder is executed.
     """
     with folded():
         is_made = [callable(o) and not isinstance(o, Learner) for o in (a, b)]

@@ -9,6 +9,7 @@ __all__ = ['Job', 'Engine', 'Slurm', 'drive', 'Ray', 'engine_of', 'job_of', 'wit
 import json, os, platform, re, shlex, shutil, signal, socket, subprocess, sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import signature
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -16,7 +17,9 @@ from typing import Any
 
 from ..base import open_file, replacing, unproven
 from ..loop import as_count
-from .process import RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
+from trainer_nb.runs.process import (
+    RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
+)
 
 # %% ../../nbs/runs/20_engine.ipynb #6df7bfee
 @dataclass
@@ -30,7 +33,9 @@ class Engine:
     n_procs = 1                 # processes that train together
     has_accelerators = False    # whether the job requests accelerators
 
-    def __init__(self, **options: Any): self.options = options
+    def __init__(self, **options: Any):
+        known = signature(type(self)).parameters
+        self.options = {k: v for k, v in options.items() if k not in known or v != known[k].default}
 
     def __repr__(self):
         return f'{type(self).__name__}({", ".join(f"{k}={v!r}" for k, v in self.options.items())})'
@@ -49,7 +54,7 @@ class Engine:
 
     @staticmethod
     def withdraw(job: str, folder: Any) -> bool:  # whether it is cancelled
-        "Cancel a job that a file names, if it has not started, and if it is that of the run in a `RunFolder`"
+        "Cancel a job that a file names, if it has not started, and is that of a run's `RunFolder`"
         raise NotImplementedError
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
@@ -94,6 +99,11 @@ def _option(name, value):
     if re.search('[\0\r\n]', str(value)):
         raise ValueError(f'{name} is {value!r}: expected a single line')
     return option, None if value is True else str(value)
+
+def _count_gpus(given):
+    n = str(given).rpartition(':')[2]
+    if n.isdecimal(): return int(n)
+    raise ValueError(f"gpus_per_node is {given!r}: expected a number, or a type with a number, 'a100:4'")
 
 def _time(time):
     if re.fullmatch(r'(\d+-)?\d+(:\d+){0,2}', str(time)): return str(time)
@@ -150,46 +160,38 @@ def _script(on, folder, python=None, cwd=None, path=None):
     command = (_ONE if on.n_procs == 1 else _SEVERAL).format(
         python=shlex.quote(python or sys.executable), nodes=on.n_nodes, local=on.n_local)
     body = _SCRIPT.format(
-        setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(os.getcwd() if cwd is None else cwd),
+        setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(cwd or os.getcwd()),
         unset=' '.join(RANK_VARIABLES), restarts=on.restarts, path=retries + paths, command=command)
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
-_DEFAULTS = {'nodes': 1, 'notice_s': 120, 'restarts': 0, 'setup': ''}
-
 @unproven('Slurm')
 class Slurm(Engine):
-    """Train as a Slurm job, on nodes that see the folder of the run and this Python under the same paths
+    """Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths
 
-    Before the time limit, or when it is preempted, the run saves a checkpoint and goes back into the queue.
+    Before the time limit, or when preempted, the run saves a checkpoint and returns to the queue.
     `run.stop()` removes a job that has not started from the queue.
     """
     def __init__(self,
-        time: str|int|None = None,      # time limit of the job, '2:00:00' or minutes; None: that of the partition
+        time: str|int|None = None,      # of the job, '2:00:00' or minutes; None: the partition's
         *,
         nodes: int = 1,         # nodes
         gpus_per_node: int|str|None = None,     # on each node, also with a type, 'a100:4'
-        procs_per_node: int|None = None,        # processes on each node; None: one for each GPU, or one without GPUs
-        notice_s: int = 120,    # seconds before the time limit at which the run saves a checkpoint and ends
-        restarts: int = 0,      # how often a job may restart its processes after one fails or is lost
+        procs_per_node: int|None = None,        # on each node; None: one for each GPU, or one
+        notice_s: int = 120,    # seconds before the limit when the run saves a checkpoint and ends
+        restarts: int = 0,      # times that a job restarts its processes after one fails or is lost
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
-        **options: Any,         # of `sbatch`, with _ for -: partition='gpu', account='x', cpus_per_task=16, mem='64G'
+        **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16
     ):                          # raises TypeError or ValueError
-        given = {'time': time, 'nodes': nodes, 'gpus_per_node': gpus_per_node, 'procs_per_node': procs_per_node,
-                 'notice_s': notice_s, 'restarts': restarts, 'setup': setup}
-        super().__init__(**{k: v for k, v in given.items() if v != _DEFAULTS.get(k)}, **options)
-        n_gpus = 0
-        if gpus_per_node is not None:
-            n = str(gpus_per_node).rpartition(':')[2]
-            if not n.isdecimal(): raise ValueError(
-                f"gpus_per_node is {gpus_per_node!r}: expected a number, or a type with a number, 'a100:4'")
-            n_gpus = int(n)
+        super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node,
+                         procs_per_node=procs_per_node, notice_s=notice_s, restarts=restarts,
+                         setup=setup, **options)
+        n_gpus = 0 if gpus_per_node is None else _count_gpus(gpus_per_node)
         self.n_nodes, self.n_local = as_count('nodes', nodes), n_gpus or 1
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
         self.n_procs, self.has_accelerators = self.n_nodes*self.n_local, n_gpus > 0
-        if not isinstance(setup, str):
-            raise TypeError(f'setup is {setup!r}: expected lines of bash')
-        self.setup, self.restarts = setup, as_count('restarts', restarts) if restarts else 0
+        if not isinstance(setup, str): raise TypeError(f'setup is {setup!r}: expected lines of bash')
+        self.setup, self.restarts = setup, restarts and as_count('restarts', restarts)
         self.lines = [('nodes', str(nodes)), ('ntasks-per-node', '1'), ('requeue', None),
                       ('signal', f'B:USR1@{as_count("notice_s", notice_s)}')]
         if time is not None: self.lines.append(('time', _time(time)))
@@ -199,8 +201,8 @@ class Slurm(Engine):
 
     def check(self) -> None:
         if shutil.which('sbatch') is None: raise RuntimeError(
-            'there is no sbatch on PATH: start the run on a machine from which jobs are submitted, such as a login '
-            'node, or train on this machine, without on=Slurm(...)')
+            'there is no sbatch on PATH: start the run on a machine from which jobs are submitted, '
+            'such as a login node, or train on this machine, without on=Slurm(...)')
 
     def launch(self, folder: Any) -> str:
         path = folder.path/'job.sh'
@@ -216,11 +218,11 @@ class Slurm(Engine):
         is_ok, said = _ask_queue(place)
         if not is_ok and 'Invalid job id' not in said:
             return Job('unknown', f'Slurm job {place[0]}: {said}')
-        state, reason, host = (*said.split('|'), '', '')[:3] if is_ok and said else ('', '', '')
+        state, reason, host = (*(said if is_ok else '').split('|'), '', '')[:3]
         where = next((k for k, states in _STATES.items() if state in states), 'over')
         more = {'queued': reason, 'running': host}.get(where, '')
-        what = f'is {state}' if state else 'is over'
-        return Job(where, f'Slurm job {place[0]} {what}' + ('' if more in ('', 'None') else f' ({more})'))
+        note = f'Slurm job {place[0]} is {state or "over"}'
+        return Job(where, note if more in ('', 'None') else f'{note} ({more})')
 
     @staticmethod
     def withdraw(job: str, folder: Any) -> bool:
@@ -241,13 +243,14 @@ def _rank(config):
             place = [ray.util.get_node_ip_address(), s.getsockname()[1]]
     if size > 1: dist.broadcast_object_list(place)
     env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size,
-           'LOCAL_WORLD_SIZE': here.get_local_world_size(), 'MASTER_ADDR': place[0], 'MASTER_PORT': place[1],
-           'TRAINER_NB_CHILD': 1}
+           'LOCAL_WORLD_SIZE': here.get_local_world_size(), 'TRAINER_NB_CHILD': 1,
+           'MASTER_ADDR': place[0], 'MASTER_PORT': place[1]}
     if config['restarts']: env['TRAINER_NB_RETRIES'] = 1
     command = [sys.executable, '-m', 'trainer_nb', 'run', config['folder']]
     with open_file(Path(config['folder'])/'output.txt', 'ab') as out:
-        res = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                             env={**os.environ, **{k: str(v) for k, v in env.items()}})
+        env = {**os.environ, **{k: str(v) for k, v in env.items()}}
+        res = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                             stderr=subprocess.STDOUT)
     if res.returncode: raise RuntimeError(f'rank {rank} of {size} ended with code {res.returncode}')
 
 def drive(on: Any, path: str) -> None:
@@ -260,9 +263,11 @@ def drive(on: Any, path: str) -> None:
     ray.init(address=on.address, log_to_driver=False, runtime_env={'env_vars': env}, **local)
     scaling = ScalingConfig(num_workers=on.n_procs, use_gpu=on.has_accelerators,
                             resources_per_worker=on.resources or None)
-    config = RunConfig(name='ray', storage_path=path, failure_config=FailureConfig(max_failures=on.restarts))
-    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts}, scaling_config=scaling,
-                 run_config=config, torch_config=TorchConfig('gloo')).fit()
+    config = RunConfig(name='ray', storage_path=path,
+                       failure_config=FailureConfig(max_failures=on.restarts))
+    given = {'folder': path, 'restarts': on.restarts}
+    TorchTrainer(_rank, train_loop_config=given, scaling_config=scaling, run_config=config,
+                 torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be1
 def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0 if it has ended)
@@ -271,25 +276,26 @@ def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0
     found = process_start(int(pid))
     return True, int(pid) if found and found[0] == started else 0
 
+# %% ../../nbs/runs/20_engine.ipynb #8ed41be2
 @unproven('Ray')
 class Ray(Engine):
-    """Train with Ray Train, on a cluster whose machines see the folder of the run under the same path
+    """Train with Ray Train, on a cluster whose machines see the run's folder under the same path
 
-    If there is no cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
+    Without a cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
     """
     def __init__(self,
         n_procs: int = 1,       # processes that train together, each with one CPU, or with one GPU
         *,
         use_gpu: bool = False,  # give a GPU to each
         address: str|None = None,   # of the cluster, 'auto' or 'host:port'; None: RAY_ADDRESS, else the cluster that
-                                    # `ray start` started on this machine, else a new one for this run
+                                    # that of `ray start` here, else a new one for this run
         restarts: int = 0,      # how often Ray may restart all processes after one fails or is lost
         **resources: float,     # of each process, as Ray names them: CPU=4, memory=2e9
     ):                          # raises TypeError or ValueError
-        given = {'n_procs': n_procs, 'use_gpu': use_gpu, 'address': address, 'restarts': restarts}
-        super().__init__(**{k: v for k, v in given.items() if v not in (None, False, 0)}, **resources)
-        self.n_procs, self.has_accelerators, self.address = as_count('n_procs', n_procs), bool(use_gpu), address
-        self.restarts, self.resources = as_count('restarts', restarts) if restarts else 0, resources
+        super().__init__(n_procs=n_procs, use_gpu=use_gpu, address=address, restarts=restarts, **resources)
+        self.n_procs, self.has_accelerators = as_count('n_procs', n_procs), bool(use_gpu)
+        self.restarts = restarts and as_count('restarts', restarts)
+        self.address, self.resources = address, resources
         for k, v in resources.items():
             if type(v) not in (int, float) or v < 0: raise ValueError(
                 f'{k} is {v!r}: expected a number, the resources of a process, as in Ray(2, CPU=4)')
@@ -299,8 +305,8 @@ class Ray(Engine):
             raise RuntimeError("Ray is not installed: pip install 'trainer_nb[ray]'")
 
     def launch(self, folder: Any) -> str:
-        code = 'import json, sys; from trainer_nb.runs.engine import Ray, drive; ' \
-               'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])'
+        code = ('import json, sys; from trainer_nb.runs.engine import Ray, drive; '
+                'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])')
         now = now_here(detach(folder, '-c', code, json.dumps(self.options)))
         return f'{now["host"]} {now["pid"]} {now["started"]}'
 
@@ -314,7 +320,7 @@ class Ray(Engine):
     @staticmethod
     def withdraw(job: str, folder: Any) -> bool:
         _, pid = _driver(job)
-        is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]     # the last argument of the driver
+        is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]     # the driver's last one
         if is_ours: os.kill(pid, signal.SIGTERM)
         return is_ours
 
@@ -340,7 +346,7 @@ def job_of(folder: Any) -> Job|None:  # None: the run trains on this machine
     return job
 
 def withdraw(folder: Any) -> bool:  # whether the job had not started, and is cancelled
-    "Take the job of a run out of the queue; not any other job that a file from somebody else may name"
+    "Take the job of a run out of the queue, and no other one that a stranger's file may name"
     cls, job = _class_of(data := folder.read('job.json')), str(data.get('job'))
     return cls is not None and cls.withdraw(job, folder)
 

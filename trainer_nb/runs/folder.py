@@ -26,7 +26,7 @@ class RunFolder:
         self.path = Path(path).absolute()
         # (newest heartbeat, our clock then, whether it had changed); None: none was seen
         self.heard = None
-        self.known: dict[str, tuple] = {}       # what `read_new` has read: name → (mark of the file, what it held)
+        self.known: dict[str, tuple] = {}       # by `read_new`: name → (mark, what it held)
 
     def make(self) -> None:
         "Make the folder, readable for its user only"
@@ -110,8 +110,8 @@ class Status:
         return _STATES[self.state]
 
     def __str__(self):
-        words = [self.note] if self.note.startswith(self.state) else filter(None, [self.state, self.note])
-        return printable(': '.join(words))
+        if self.note.startswith(self.state): return printable(self.note)
+        return printable(': '.join(filter(None, [self.state, self.note])))
 
 def ago(s: float) -> str:
     "Write a number of seconds in one unit"
@@ -120,7 +120,8 @@ def ago(s: float) -> str:
 
 def _last_seen(data):
     "Where a run was at its last heartbeat; its record may go further"
-    return f'; last heartbeat {data["position"]}' if data.get('position') else ', before training began'
+    position = data.get('position')
+    return f'; last heartbeat {position}' if position else ', before training began'
 
 # %% ../../nbs/runs/01_folder.ipynb #0b082862
 def status_of(data: dict, clock: float|None = None) -> Status:
@@ -133,7 +134,8 @@ def status_of(data: dict, clock: float|None = None) -> Status:
     age = (time() if clock is None else clock) - float(data.get('heartbeat') or 0)
     if data.get('host') != platform.node():
         if age < 30: return Status(state, note, data)
-        return Status('unreachable', f'no sign of life from {data.get("host")} for {ago(age)}', data)
+        note = f'no sign of life from {data.get("host")} for {ago(age)}'
+        return Status('unreachable', note, data)
     found = process_start(int(data['pid'])) if data.get('pid') else None
     if found is None or data.get('started') and found[0] != data['started']:
         return Status('died', f'process {data.get("pid")} ended unexpectedly{_last_seen(data)}', data)
@@ -246,4 +248,5 @@ class Request:
         o, (wish, done) = self.answer, _IN_WORDS.get(self.what, (self.what, '{}'))
         if o is None: return f'asked to {wish}'
         if not o.get('done'): return f'refused to {wish}: {o.get("refused")}'
-        return done.format(o['done']) + (f' at batch {count_of(o, "batch")}' if 'batch' in o else '')
+        at = f' at batch {count_of(o, "batch")}' if 'batch' in o else ''
+        return done.format(o['done']) + at

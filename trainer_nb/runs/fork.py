@@ -28,6 +28,7 @@ def first_other(a: Any, b: Any) -> int | None:
     "Index of the first values that differ, or None; nan is nan"
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y and (x == x or y == y)), None)
 
+# %% ../../nbs/runs/19_fork.ipynb #ca190003a
 class Branch:
     "What a fork says of its parent"
     def __init__(self, folder: RunFolder, info: dict):
@@ -39,7 +40,7 @@ class Branch:
         self.tail = RecordTail(RunFolder(self.path).record)
 
     def compare(self, history: History) -> tuple[int, int|None]:
-        "Return how many batches the fork and its parent have since, and the first with another loss"
+        "Return how many batches both have since, and the first of the fork with another loss"
         self.tail.update()
         there = self.tail.history
         n = min(there.n_steps, history.n_steps)
@@ -57,11 +58,13 @@ class Branch:
         return '; '.join(filter(None, [f'fork of {self.name} {self.where}', *self.differs, found]))
 
     def drawn(self, chart: Any) -> Any:
-        "Fade what is the parent's in the `Chart` of the fork, and add the curve of the parent since"
-        parts = [replace(o, panels=[_faded(p, self.batch) for p in o.panels]) for o in chart.parts or (chart,)]
+        "Fade what is the parent's in the `Chart` of the fork, and add the parent's curve since"
+        def faded(o): return replace(o, panels=[_faded(p, self.batch) for p in o.panels])
+        parts = [*map(faded, chart.parts or (chart,))]
         self.tail.update()
         losses = _with_parent(parts[0].panels[0], self.tail.history, self.batch, self.name)
-        parts[0].panels[0] = with_flags(losses, {self.batch: f'fork of {self.name} {self.where}'}).below_legend()
+        losses = with_flags(losses, {self.batch: f'fork of {self.name} {self.where}'})
+        parts[0].panels[0] = losses.below_legend()
         return beside(*parts)
 
 # %% ../../nbs/runs/19_fork.ipynb #09161bc9
@@ -76,7 +79,8 @@ def _faded(panel, batch):
     lines = []
     for o in panel.lines:
         n = bisect_right(o.xs, batch) if o.group != 'flag' else 0
-        trunk = replace(o, xs=o.xs[:n], ys=o.ys[:n], name='', width=min(o.width, 1.2), alpha=.45*o.alpha)
+        thin = {'name': '', 'width': min(o.width, 1.2), 'alpha': .45*o.alpha}
+        trunk = replace(o, xs=o.xs[:n], ys=o.ys[:n], **thin)
         lines += [trunk]*bool(n) + [replace(o, xs=o.xs[max(n - 1, 0):], ys=o.ys[max(n - 1, 0):])]
     return replace(panel, lines=lines)
 
@@ -101,6 +105,8 @@ def _with_parent(losses, there, batch, name):
     return replace(losses, lines=[*lines, *losses.lines], ylim=ylim)
 
 # %% ../../nbs/runs/19_fork.ipynb #2ebd8a7f
+def _words(ends): return ', '.join(f'{k} {v}' for k, v in ends.items())
+
 def _link(source, to):
     try: os.link(source, to)
     except OSError: shutil.copy2(source, to)
@@ -162,15 +168,13 @@ class Change:
     def words(self, totals: dict) -> list[str]:
         "Say what differs, besides rates"
         res = ['hooks ' + ', '.join(sorted({h.name for h in self.hooks}))] if self.hooks else []
-        res += [f'other {name}' for name in ('train_dl', 'valid_dl') if getattr(self, name) is not None]
+        res += [f'other {k}' for k in ('train_dl', 'valid_dl') if getattr(self, k) is not None]
         if (ends := self.ends) and ends != totals: res.append(f'{_words(totals)} → {_words(ends)}')
         return res
 
-def _words(ends): return ', '.join(f'{k} {v}' for k, v in ends.items())
-
 # %% ../../nbs/runs/19_fork.ipynb #402a5215
-def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, change: Change, overwrite: bool,
-             max_gb: float) -> Any:     # raises FileNotFoundError, ValueError
+def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, change: Change,
+             overwrite: bool, max_gb: float) -> Any:     # raises FileNotFoundError, ValueError
     "Start a `Run` that begins where another one was, and return it; arguments as for `Run.fork`"
     if not run.folder.is_run: raise FileNotFoundError(f'there is no run in {run.path}')
     if change.n_epochs is not None and change.max_steps is not None:
@@ -235,7 +239,8 @@ def _place(state, point):
         counted += state['state']['batch_idx']
         where = point['position']
     batch = max(h.n_steps, counted)
-    return {'batch': batch, 'step': point['step'], 'epoch': n, 'file': point['file'], 'where': where}
+    kept = {k: point[k] for k in ('step', 'epoch', 'file')}
+    return {'batch': batch, **kept, 'where': where}
 
 def _rate_words(state, rates, learn):
     groups = {name: o.param_groups for name, o in learn.opts.items()}

@@ -98,7 +98,8 @@ def _pickler():
 
         def reducer_override(self, o):
             std = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
-            if isinstance(o, _NEVER) and not isinstance(o, (io.BytesIO, io.StringIO)) and o not in std:
+            is_in_memory = isinstance(o, (io.BytesIO, io.StringIO))
+            if isinstance(o, _NEVER) and not is_in_memory and o not in std:
                 raise TypeError(f'cannot pickle a {type(o).__name__}')
             if type(o) is Tensor and _is_plain(o):
                 place = o.storage_offset(), tuple(o.shape), o.stride()
@@ -157,7 +158,7 @@ class _Unpickler(pickle.Unpickler):
         return on_host.to(device).untyped_storage()
 
 def enter(folder: RunFolder) -> None:
-    "Go to the working directory of a run's program, and let Python find the modules that it found there"
+    "Go to the working directory of a run's program, and find the modules that it found there"
     info = folder.read('run.json')
     if os.path.isdir(info.get('cwd', '')): os.chdir(info['cwd'])
     sys.path += [o for o in info.get('path', []) if o not in sys.path]
@@ -186,7 +187,7 @@ def _parts(o):
     return [(f'.{k}', state[k]) for k in names]
 
 def used_by(f: FunctionType) -> tuple[dict, dict]:      # name → value
-    "Return what a function uses of its closure, and of global names, in the functions inside it, too"
+    "Return what a function, and those inside it, use of its closure and of global names"
     cells = {}
     for k, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
         with suppress(ValueError): cells[k] = cell.cell_contents    # it may be empty
@@ -237,7 +238,7 @@ def _refusal(program, e):
 # %% ../../nbs/runs/02_program.ipynb #2134311d
 def launch_run(run: Any, program: dict, info: dict, add: Callable, overwrite: bool, max_gb: float,
                on: Engine|None) -> None:    # raises FileExistsError, RuntimeError
-    """Write the folder of a `Run`, and start the process that runs `program`, unless there is one already
+    """Write the folder of a `Run`, and start the process of `program`, unless there is one already
 
     `add(path)` may write more into the folder; `info` and what it returns go into `run.json`.
     """

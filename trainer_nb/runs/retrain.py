@@ -9,9 +9,8 @@ __all__ = ['Probe', 'Made', 'Continued', 'record_again']
 import math, os, warnings
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
+from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from ..base import rng_state, set_rng_state, set_seed
 from ..loop import Learner, unchanged
@@ -20,7 +19,7 @@ from .fingerprint import Fingerprint
 from .fork import first_other
 from .parting import Record, record_of
 from .program import enter, unpack_program
-from .trace import writes
+from .trace import drop_writers, writes
 from .worker import set_torch_settings, torch_settings
 
 # %% ../../nbs/runs/27_retrain.ipynb #e50557d1
@@ -30,10 +29,11 @@ class Probe(Fingerprint):
         span: tuple[float, float],      # first and last optimizer step whose batches are recorded
         n: float = math.inf,            # training batches, recorded or not
         every: int = 1,
-        keep: tuple | None = None,      # (key of a point, part of it whose tensor is kept); the last one recorded
+        keep: tuple | None = None,      # (key of the last point, part of it whose tensor is kept)
     ):
         super().__init__(every)
-        self.span, self.n, self.keep, self.kept = span, n, dict([keep] if keep else []), None
+        self.span, self.n = span, n
+        self.keep, self.kept = dict([keep] if keep else []), None
 
     def is_due(self, learn: Learner, i: int) -> bool:
         step = learn.state.optimizer_step
@@ -61,18 +61,15 @@ def _put_back() -> Iterator[None]:
         set_torch_settings(settings)
         set_rng_state(states)
 
-def _stays_out(hook): return writes(hook) or isinstance(hook, Fingerprint)
-
-def _strip(learn):
-    for h in filter(_stays_out, [*learn.hooks]): learn.remove_hook(h)
-    learn.display = None
-
+@dataclass
 class Made:
     "A function that makes a learner, which is trained from its beginning"
+    make: Callable[[], Learner]
+    name: str
+    n: int                  # training batches, about
+    seed: int
+    bounds: dict[str, int]  # of the fit; empty: to be found from the learner
     doubt = ''
-    def __init__(self, make: Callable[[], Learner], name: str, n: int, seed: int, bounds: dict[str, int]):
-        self.make, self.name, self.n, self.seed = make, name, n, seed
-        self.bounds = bounds    # of the fit; empty: to be found from the learner
 
     def train(self, probe: Probe) -> None:
         with _put_back():
@@ -80,7 +77,7 @@ class Made:
             learn = self.make()
             if not isinstance(learn, Learner):
                 raise TypeError(f'{self.name}() returned a {type(learn).__name__}: expected a Learner')
-            _strip(learn)
+            drop_writers(learn)
             if not self.bounds: self.bounds.update(bounds_within(learn, self.n))
             try:
                 with unchanged(learn): learn.fit(**self.bounds, hooks=[probe])
@@ -89,13 +86,15 @@ class Made:
                 raise
 
 # %% ../../nbs/runs/27_retrain.ipynb #e998b473
+@dataclass
 class Continued:
-    "A run that is trained again, from a checkpoint or from its beginning. This runs code from its folder"
-    def __init__(self,
-        run: Any,               # `Run`
-        point: dict | None,     # manifest of the checkpoint; None: the beginning
-    ):
-        self.run, self.point, self.name, self.doubt = run, point, run.path.name, ''
+    "A run that is trained again, from a checkpoint or its beginning. This runs its code"
+    run: Any                # `Run`
+    point: dict | None      # manifest of the checkpoint; None: the beginning
+    doubt: str = ''
+
+    @property
+    def name(self) -> str: return self.run.path.name
 
     def train(self, probe: Probe) -> None:
         with _put_back(), chdir(os.getcwd()):
@@ -103,8 +102,8 @@ class Continued:
             program = unpack_program(self.run.path)
             learn, path = program['learn'], self.run.path/'start.pt'
             if self.point is not None: path = self.run.path/'checkpoints'/self.point['file']
-            hooks = *(h for h in program['hooks'] if not _stays_out(h)), probe
-            _strip(learn)
+            hooks = *(h for h in program['hooks'] if not writes(h)), probe
+            drop_writers(learn)
             set_torch_settings(program['torch'])
             if self.point is None and not program['is_stopped']:
                 n = learn.history.n_steps
@@ -128,8 +127,8 @@ class Continued:
                           'another one. Is it another machine? If not, learn.check_resume() finds out why')
 
 # %% ../../nbs/runs/27_retrain.ipynb #74f5508b
-def record_again(program: Made | Continued, *args: Any, **kwargs: Any) -> tuple[Record, Tensor | None]:
-    "Train a program with a `Probe` of these arguments; return its record, and the tensor that was kept"
+def record_again(program: Made | Continued, *args: Any, **kwargs: Any) -> tuple[Record, Any]:
+    "Train a program with a `Probe` of these arguments; return its record and the kept tensor"
     probe = Probe(*args, **kwargs)
     program.train(probe)
     return record_of(probe.lines.lines, program.name), probe.kept

@@ -19,10 +19,9 @@ from ..loop import History, Learner, as_hooks
 from ..save import find, read_state
 from .card import RunCard, card_of, notes_of, versions_here
 from .engine import engine_of, submit, withdraw
-from .failures import printable_lines, revived
 from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
 from .fork import Branch, Change, branch_of, fork_run
-from .process import reap, spawn
+from .process import printable_lines, reap, revived, spawn
 from .program import unpack_program
 from .record import RecordTail
 from .view import View

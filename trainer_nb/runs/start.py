@@ -57,7 +57,7 @@ def _check_engine(on, n_procs):
     on.check()
 
 # %% ../../nbs/runs/08_start.ipynb #63b5f13b
-def _with_ranks(learn, hooks, n, resumes, on):      # tuple of hooks; raises RuntimeError or ValueError
+def _with_ranks(learn, hooks, n, resumes, on):      # hooks; raises RuntimeError or ValueError
     "Make sure that `n` ranks can train together"
     hook = accelerate_hook(learn, hooks)
     if resumes and n != (size := hook and hook.size or 1): raise RuntimeError(
@@ -100,8 +100,8 @@ def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n
     hooks = _with_ranks(learn, as_hooks(hooks), n_procs, not plan, on)
     to = folder if folder is not None else f'runs/{strftime("%Y%m%d-%H%M%S")}-{token_hex(2)}'
     run = Run(to, learn, hooks)
-    program = {'learn': learn, 'hooks': tuple(hooks), 'kwargs': plan, 'totals': _totals(learn, plan),
-               'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings(),
+    program = {'learn': learn, 'hooks': tuple(hooks), 'kwargs': plan,
+               'totals': _totals(learn, plan), 'is_stopped': not plan, 'rng': rng_state(), 'torch': torch_settings(),
                'wants_accelerator': on is not None and on.has_accelerators}
     info = {'first_row': len(learn.history), 'first_batch': learn.history.n_steps, 'n_procs': n_procs,
             'settings': settings(learn, hooks, plan, n_procs)}
@@ -114,24 +114,24 @@ def begin(learn: Learner, n_epochs: int|None, *, folder: str|Path|None = None, n
 # %% ../../nbs/runs/08_start.ipynb #c7915d0e
 def start(
     learn: Learner,
-    n_epochs: int|None = None,      # as for `fit`; with neither it nor `max_steps`: resume a stopped fit
+    n_epochs: int|None = None,      # as for `fit`; without it and `max_steps`: resume a stopped fit
     *,
     folder: str|Path|None = None,   # of the run; None: a new one in 'runs'
-    n_procs: int = 1,   # processes that train together; each has one accelerator, or one thread on the CPU
+    n_procs: int = 1,   # processes that train together, each on an accelerator, or a thread of the CPU
     on: Engine|None = None,     # where: None, a process of this machine; or an engine, `Slurm(...)`
     hooks: Any = (),    # hooks for this fit alone
     overwrite: bool = False,    # True: delete the run that the folder holds, and train anew
     max_gb: float = 4., # gigabytes of data in memory that may be copied to the run
-    **kwargs: Any,      # max_steps, valid_every, valid_first, lr, keep_best, resume=path: as for `fit`
+    **kwargs: Any,      # of `fit`: max_steps, valid_every, valid_first, lr, keep_best, resume=path
 ) -> Run:
     """Train in a process of its own; returns at once, and shows the run live
 
-    If the folder already holds a run, that run is shown instead, live if it trains. Raises TypeError for a learner that
-    cannot be copied to another process, and names the part.
+    If the folder already holds a run, that run is shown instead, live if it trains. Raises
+    TypeError for a learner that cannot be copied to another process, and names the part.
     """
     learn.check_thread()
-    run = begin(learn, n_epochs, folder=folder, n_procs=n_procs, on=on, hooks=hooks, overwrite=overwrite,
-                max_gb=max_gb, **kwargs)
+    run = begin(learn, n_epochs, folder=folder, n_procs=n_procs, on=on, hooks=hooks,
+                overwrite=overwrite, max_gb=max_gb, **kwargs)
     run.show()
     return run
 

@@ -14,14 +14,13 @@ from time import monotonic
 import torch
 
 from ..base import set_rng_state
-from ..loop import Learner, MainProcessHook, TrainingInterrupted, move
+from ..loop import Learner, TrainingInterrupted, move
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
 from ..save import Checkpoint, Folder, Lock
 from ..show import Display, outcome
-from .failures import error_record
 from .folder import RunFolder
 from .mailbox import Heartbeat, Mailbox
-from .process import Ranks
+from .process import Ranks, error_record
 from .program import enter, unpack_program
 from .record import RunRecord
 
@@ -52,16 +51,6 @@ def without_screen(learn: Learner) -> Learner:
     return learn
 
 # %% ../../nbs/runs/04_worker.ipynb #506f6a62
-class _Begun(MainProcessHook):
-    "Sets the state to running, before there is anything in the record"
-    def __init__(self, worker): self.worker = worker
-
-    def before_fit(self, learn):
-        self.worker.heart.state = 'running'
-        self.worker.beat()
-
-    def before_epoch(self, learn): self.worker.heart.expect(learn)      # a short fit ends before the next heartbeat
-
 def _use_accelerator(learn):
     "Move the learner to the accelerator that the job asked for"
     if learn.device.type != 'cpu': return
@@ -82,7 +71,7 @@ def _train(worker):
     # into output.txt
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))
     heart.record = RunRecord(worker.folder.path/'record'/'log.jsonl')
-    own, accelerate = [heart.record, _Begun(worker), worker.mail.together], accelerate_hook(learn, hooks)
+    own, accelerate = [heart.record, heart, worker.mail.pausing], accelerate_hook(learn, hooks)
     if ranks.size > 1 and accelerate is None: hooks = *hooks, (accelerate := Accelerate())
     elif program.get('wants_accelerator') and accelerate is None: _use_accelerator(learn)
     found = [h for h in (*learn.hooks, *hooks) if isinstance(h, Checkpoint)]
@@ -112,7 +101,7 @@ def _fit(learn, program, hooks, own, checkpoints):
     else: learn.fit(**program['kwargs'], hooks=(*hooks, *own))
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17003
-# the script of a job makes this file when its time is nearly over; the run answers with the other one
+# a job's script makes this file when its time is nearly over; the run answers with the other one
 _LEAVE, _LEFT = 'requests/leave', 'requests/left'
 
 def _watch(worker):
