@@ -55,7 +55,6 @@ def _advice(path, loaders):
         return f"{_IN_PASS}; or give it state_dict and load_state_dict, and read it by torchdata's StatefulDataLoader"
     return next(text for start, text in _ADVICE if path.startswith(start))
 
-# %% ../../nbs/runs/22_check.ipynb #cs0005b
 def _in_words(o):
     if o.error: return f'✗ it cannot be resumed: {o.error}'
     where = ' and '.join(o.stops)
@@ -179,47 +178,6 @@ def bounds_within(learn: Learner, within: int) -> dict[str, int]:
     if n is not None and n <= within: return {'n_epochs': max(3, -(-within//n))}
     return {'max_steps': within, 'valid_every': max(1, within//2) if learn.valid_dl is not None else None}
 
-# %% ../../nbs/runs/22_check.ipynb #cs000010
-def check_resume(learn: Learner,
-    within: int = 12,       # training batches, about
-    n_stops: int = 2,       # times that it is stopped and resumed, each in a new process
-    seed: int = 0,          # of the choice of batches to stop after
-    *,
-    n_procs: int = 1,       # ≥ 1: processes that train together; more than one as with `run`
-    run: bool = False,      # True: as `start` trains it, killed, and restarted from its checkpoints
-) -> ResumeReport:          # raises RuntimeError if the program cannot be trained
-    """Train some batches with and without stops, in processes of their own; compare them bit for bit
-
-    The learner does not change, and no file is left. Hooks that write or show something stay out.
-    """
-    with folded():
-        learn.check_thread()
-        if learn.is_fitting: raise RuntimeError('check_resume trains copies of the learner: call it between two fits')
-        within, n_stops = as_count('within', within), as_count('n_stops', n_stops)
-        run = as_count('n_procs', n_procs) > 1 or run
-        with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
-            put(folder := Path(o), pack({'learn': learn, 'rng': rng_state()}))
-            fit = bounds_within(learn, within)
-            train = partial(_train, folder, fit=fit, n_procs=n_procs, run=run)
-            whole, again = pool.map(train, ['whole', 'again'])
-            if whole['error']: raise RuntimeError(f'the program does not train: {whole["error"]}')
-            stops = _choose(whole['points'], n_stops, random.Random(seed))
-            parts, before = [], ''
-            for ends in [stops] if run else [*([o] for o in stops), []]:
-                parts.append(train(name := f'part-{len(parts)}', before, ends))
-                if parts[-1]['error']: break
-                before = name
-        loaders = {'learn.train_dl': learn.train_dl, 'learn.valid_dl': learn.valid_dl}
-        return _report(whole, again, parts, stops, loaders, 'killed' if run else 'stopped')
-
-# %% ../../nbs/runs/22_check.ipynb #cs0002b
-def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
-    "Check the program of a run, as it was before training. This runs code from the folder"
-    enter(folder)
-    program = unpack_program(folder.path)
-    set_rng_state(program['rng'])
-    with program['learn'].added_hooks(*program['hooks']): return check_resume(program['learn'], **kwargs)
-
 # %% ../../nbs/runs/22_check.ipynb #cs000012
 def _choose(points, n, rand):
     "Choose points to stop after, of training and validation, if possible between other passes"
@@ -298,3 +256,43 @@ def _report(whole, again, parts, stops, loaders, how):
     warned = [o for o in warned if o not in whole['warnings']]
     where, first = [f'after {points[o]["place"]}' for o in stops], parts[0]
     return ResumeReport(rows, lost, where, behaviour, error, warned, (first['size'], first['save_s']), how)
+
+# %% ../../nbs/runs/22_check.ipynb #cs000010
+def check_resume(learn: Learner,
+    within: int = 12,       # training batches, about
+    n_stops: int = 2,       # times that it is stopped and resumed, each in a new process
+    seed: int = 0,          # of the choice of batches to stop after
+    *,
+    n_procs: int = 1,       # ≥ 1: processes that train together; more than one as with `run`
+    run: bool = False,      # True: as `start` trains it, killed, and restarted from its checkpoints
+) -> ResumeReport:          # raises RuntimeError if the program cannot be trained
+    """Train some batches with and without stops, in processes of their own; compare them bit for bit
+
+    The learner does not change, and no file is left. Hooks that write or show something stay out.
+    """
+    with folded():
+        learn.check_thread()
+        if learn.is_fitting: raise RuntimeError('check_resume trains copies of the learner: call it between two fits')
+        within, n_stops = as_count('within', within), as_count('n_stops', n_stops)
+        run = as_count('n_procs', n_procs) > 1 or run
+        with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
+            put(folder := Path(o), pack({'learn': learn, 'rng': rng_state()}))
+            fit = bounds_within(learn, within)
+            train = partial(_train, folder, fit=fit, n_procs=n_procs, run=run)
+            whole, again = pool.map(train, ['whole', 'again'])
+            if whole['error']: raise RuntimeError(f'the program does not train: {whole["error"]}')
+            stops = _choose(whole['points'], n_stops, random.Random(seed))
+            parts, before = [], ''
+            for ends in [stops] if run else [*([o] for o in stops), []]:
+                parts.append(train(name := f'part-{len(parts)}', before, ends))
+                if parts[-1]['error']: break
+                before = name
+        loaders = {'learn.train_dl': learn.train_dl, 'learn.valid_dl': learn.valid_dl}
+        return _report(whole, again, parts, stops, loaders, 'killed' if run else 'stopped')
+
+def check_program(folder: RunFolder, **kwargs: Any) -> ResumeReport:
+    "Check the program of a run, as it was before training. This runs code from the folder"
+    enter(folder)
+    program = unpack_program(folder.path)
+    set_rng_state(program['rng'])
+    with program['learn'].added_hooks(*program['hooks']): return check_resume(program['learn'], **kwargs)

@@ -18,8 +18,8 @@ from ..loop import Learner, as_count
 from .fingerprint import Fingerprint
 from .folder import RunFolder
 from trainer_nb.runs.parting import (
-    Checkpoints, Interval, Parting, Record, differs, find_interval, first_difference, label, merged, pairs, record_of,
-    value_note
+    Checkpoints, Interval, Parting, Record, arises, differs, find_interval, first_difference, label, merged, pairs,
+    record_of, rng_words, shortened, value_note
 )
 from .retrain import Continued, Made, record_again
 from .run import Run
@@ -41,46 +41,14 @@ def _records(o):    # list of `Record`, by rank; empty: the folder holds none
         with open_file(file, 'r', encoding='utf-8') as f: found.append(record_of(f, str(file)))
     return found
 
-# %% ../../nbs/runs/24_diff.ipynb #733011ed
-_BEFORE, _AFTER = ('after_step', 'after_epoch'), ('after_backward', 'do_opt_step')
-_PASS = 'before_epoch', 'before_valid', 'after_valid'
-
-_WHERE = {      # stage → what computes it, and the methods of hooks that run there
-    'parameters before the batch': ('after the step of the batch before', _BEFORE + _PASS),
-    'buffers before the batch': ('after the step of the batch before', _BEFORE),
-    'input': ('in before_step', ('before_step',)),
-    'forward': ('in the forward pass', ('do_step', 'after_pred')),
-    'buffers after the forward pass': ('in the forward pass', ('do_step', 'after_pred')),
-    'loss': ('in the loss', ('do_step', 'after_pred', 'after_loss')),
-    'gradients': ('in the backward pass', ('after_loss', 'do_backward')),
-    'gradients in the step': ('between the backward pass and the step', _AFTER),
-    'optimizer state': ('in the step', ('do_opt_step',)),
-    'parameters after the step': ('in the step', ('do_opt_step',)),
-    'RNG before the batch': ('already before it', _BEFORE + _PASS),
-    'RNG before the forward pass': ('in before_step', ('before_step',)),
-    'RNG after the forward pass': ('in the forward pass', ('do_step', 'after_pred')),
-    'RNG after the backward pass': ('in the backward pass', ('after_loss', 'do_backward')),
-    'RNG after the step': ('in the step', _AFTER + ('do_zero_grad',)),
-}
-
-_ON_ENTRY = 'batch', 'parameters before the batch', 'buffers before the batch'
-
-# %% ../../nbs/runs/24_diff.ipynb #f2d912f8
-def _cut(a, b, most=48):
-    "Shorten two texts so that their difference stays in sight"
-    same = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-    start = max(same - 20, 0) if max(len(a), len(b)) > most else 0
-    def part(o):
-        return ('…' if start else '') + o[start:start + most] + ('…' if len(o) > start + most else '')
-    return part(a), part(b)
-
+# %% ../../nbs/runs/24_diff.ipynb #56d47f23
 class _Drawn:
     "Draws `status`, `notes`, `lines` and `set_lines`, as text and as a page"
     def lines(self) -> list[list[str]]: return []
 
     def set_lines(self) -> list[list[str]]:  # header first; empty if there is nothing
         "Return what was set differently as text"
-        rows = [[k, *_cut(x or '–', y or '–'), since] for k, x, y, since in self.settings]
+        rows = [[k, *shortened(x or '–', y or '–'), since] for k, x, y, since in self.settings]
         return [['set', 'a', 'b', 'since'], *rows] if rows else []
 
     def __repr__(self):
@@ -90,25 +58,6 @@ class _Drawn:
     def _repr_html_(self):
         text = ''.join(f'<div>{escape(o)}</div>' for o in [self.status(), *self.notes()])
         return text + '<br>'.join(html_table(o) for o in (self.lines(), self.set_lines()) if o)
-
-# %% ../../nbs/runs/24_diff.ipynb #f2d912fa
-def _hooks(stage, facts):
-    "Name the hooks that run at a stage and are not the same in both"
-    (_, events), (a, b), found = _WHERE.get(stage, ('', ())), facts, []
-    for name in dict.fromkeys(k for k in [*a, *b] if k.startswith('hook ')):
-        x, y, code = a.get(name), b.get(name), f'code of {name[5:]}.'
-        if x == y and all(a.get(k) == b.get(k) for k in {*a, *b} if k.startswith(code)): continue
-        if {*f'{x} {y}'.replace(';', ',').replace(',', ' ').split()}.isdisjoint(events): continue
-        only = {(True, False): ' in b', (False, True): ' in a'}.get((x is None, y is None), '')
-        found.append(name[5:] + only)
-    return f': hook {", ".join(found)}' if found else ''
-
-def _arises(stage, facts): return _WHERE[stage][0] + _hooks(stage, facts)
-
-def _rng_words(rng, facts):
-    where = f'{rng.point.place}, {_arises(rng.stage, facts)}'
-    if not rng.n and rng.stage == 'RNG before the batch': where = 'before the first batch'
-    return f'the RNG state of {", ".join(rng.names)} differs since {where}'
 
 # %% ../../nbs/runs/24_diff.ipynb #f2d912fb
 @dataclass(repr=False)
@@ -146,6 +95,8 @@ class _Answer(_Drawn):
         return label(stage, name) + (f' ({kind})' if kind else '')
 
 # %% ../../nbs/runs/24_diff.ipynb #f2d912fc
+_ON_ENTRY = 'batch', 'parameters before the batch', 'buffers before the batch'
+
 _RERUN = ('diff(a, b, rerun=True) trains both again from the last checkpoint in which they are equal, '
           'and names batch and part; this runs code from their folders')
 
@@ -162,7 +113,7 @@ def _causes(o):
     elif o.every > 1 and stage in _ON_ENTRY:
         yield 'it arose in a batch between, which was not recorded'
         if o.can_rerun: yield _RERUN
-    elif stage in _WHERE: yield f'it arises {_arises(stage, o.facts)}'
+    elif where := arises(stage, o.facts): yield f'it arises {where}'
 
 def _effects(o):
     at = o.at
@@ -183,7 +134,7 @@ class RunDiff(_Answer):
         "Return the answer in one sentence"
         at, where = self.at, '' if self.rank is None else f'rank {self.rank}: '
         if self.is_noisy: return f'? {self.is_noisy}'
-        rng = _rng_words(at.rng, self.facts) if at.rng else ''
+        rng = rng_words(at.rng, self.facts) if at.rng else ''
         if at.point is None:
             counts = ' and '.join(f'{n} {k} batch{"" if n == 1 else "es"}' for k, n in at.phases.items())
             if self.every > 1: counts += f', one in {self.every}'

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['RecordedPoint', 'Record', 'record_of', 'label', 'merged', 'differs', 'pairs', 'RngParting', 'Parting',
-           'first_difference', 'value_note', 'Checkpoints', 'Interval', 'find_interval']
+           'first_difference', 'arises', 'rng_words', 'shortened', 'value_note', 'Checkpoints', 'Interval',
+           'find_interval']
 
 # %% ../../nbs/runs/26_parting.ipynb #4dac3107
 import base64, json, math, re
@@ -134,6 +135,60 @@ def first_difference(a: Record, b: Record) -> Parting:
 def _rng_parting(i, p, parts):
     first = next((s for s, _ in parts if s.startswith('RNG')), None)
     return first and RngParting(i, p, first, [n for s, n in parts if s == first])
+
+# %% ../../nbs/runs/26_parting.ipynb #e1e8a0f1
+_BEFORE, _AFTER = ('after_step', 'after_epoch'), ('after_backward', 'do_opt_step')
+_PASS = 'before_epoch', 'before_valid', 'after_valid'
+
+_WHERE = {      # stage → what computes it, and the methods of hooks that run there
+    'parameters before the batch': ('after the step of the batch before', _BEFORE + _PASS),
+    'buffers before the batch': ('after the step of the batch before', _BEFORE),
+    'input': ('in before_step', ('before_step',)),
+    'forward': ('in the forward pass', ('do_step', 'after_pred')),
+    'buffers after the forward pass': ('in the forward pass', ('do_step', 'after_pred')),
+    'loss': ('in the loss', ('do_step', 'after_pred', 'after_loss')),
+    'gradients': ('in the backward pass', ('after_loss', 'do_backward')),
+    'gradients in the step': ('between the backward pass and the step', _AFTER),
+    'optimizer state': ('in the step', ('do_opt_step',)),
+    'parameters after the step': ('in the step', ('do_opt_step',)),
+    'RNG before the batch': ('already before it', _BEFORE + _PASS),
+    'RNG before the forward pass': ('in before_step', ('before_step',)),
+    'RNG after the forward pass': ('in the forward pass', ('do_step', 'after_pred')),
+    'RNG after the backward pass': ('in the backward pass', ('after_loss', 'do_backward')),
+    'RNG after the step': ('in the step', _AFTER + ('do_zero_grad',)),
+}
+
+# %% ../../nbs/runs/26_parting.ipynb #5006c5c4
+def _hooks(events, a, b):
+    "Name the hooks that run in some events and are not the same in both"
+    found = []
+    for name in dict.fromkeys(k for k in [*a, *b] if k.startswith('hook ')):
+        x, y, code = a.get(name), b.get(name), f'code of {name[5:]}.'
+        if x == y and all(a.get(k) == b.get(k) for k in {*a, *b} if k.startswith(code)): continue
+        if {*f'{x} {y}'.replace(';', ',').replace(',', ' ').split()}.isdisjoint(events): continue
+        only = {(True, False): ' in b', (False, True): ' in a'}.get((x is None, y is None), '')
+        found.append(name[5:] + only)
+    return f': hook {", ".join(found)}' if found else ''
+
+def arises(stage: str, facts: tuple[dict, dict]) -> str:    # '' where nothing computes the stage
+    "Say what computes a stage, and which hooks that differ run there, by the facts of both records"
+    where, events = _WHERE.get(stage, ('', ()))
+    return where + _hooks(events, *facts)
+
+def rng_words(rng: RngParting, facts: tuple[dict, dict]) -> str:
+    "Say which RNG states differ, and since when"
+    where = f'{rng.point.place}, {arises(rng.stage, facts)}'
+    if not rng.n and rng.stage == 'RNG before the batch': where = 'before the first batch'
+    return f'the RNG state of {", ".join(rng.names)} differs since {where}'
+
+# %% ../../nbs/runs/26_parting.ipynb #5a0887e2
+def shortened(a: str, b: str, most: int = 48) -> tuple[str, str]:
+    "Shorten two texts so that their difference stays in sight"
+    same = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    start = max(same - 20, 0) if max(len(a), len(b)) > most else 0
+    def part(o):
+        return ('…' if start else '') + o[start:start + most] + ('…' if len(o) > start + most else '')
+    return part(a), part(b)
 
 # %% ../../nbs/runs/26_parting.ipynb #44381e78
 def value_note(stage: str, a: Tensor, b: Tensor) -> str:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_path', 'environment_with', 'detach', 'announce',
-           'spawn', 'reap', 'error_record', 'WorkerTraceback', 'printable_lines', 'revived', 'warm_starts', 'fork_runs',
+           'spawn', 'reap', 'error_record', 'WorkerTraceback', 'printable_lines', 'revived', 'fork_runs', 'warm_starts',
            'Ranks']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
@@ -132,6 +132,23 @@ def revived(data: Any, is_own: bool) -> Exception:
     e.__cause__ = WorkerTraceback(text(str(data.get('traceback', ''))))
     return e
 
+# %% ../../nbs/runs/06_process.ipynb #0a5e0002
+def fork_runs() -> str|None:   # in a fork, the folder of its run; None at the end of the input
+    "Fork this process for each folder that a line of standard input names"
+    import torch._dynamo    # noqa: F401   by the first optimizer otherwise, in each fork
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)       # no zombies
+    with os.fdopen(os.dup(0), 'rb') as lines:
+        with open(os.devnull, 'rb') as nothing: os.dup2(nothing.fileno(), 0)
+        for line in lines:
+            if os.fork(): continue
+            path = json.loads(line)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            with open_file(Path(path)/'output.txt', 'ab') as out:
+                for fd in 1, 2: os.dup2(out.fileno(), fd)
+            return path
+    return None
+
 # %% ../../nbs/runs/06_process.ipynb #0a5e0001
 class _Warm:
     "A Python that has imported this library, and is forked for each run"
@@ -165,23 +182,6 @@ def warm_starts() -> Iterator[None]:
     finally:
         _warm.reset(token)
         if warm is not None: warm.close()
-
-# %% ../../nbs/runs/06_process.ipynb #0a5e0002
-def fork_runs() -> str|None:   # in a fork, the folder of its run; None at the end of the input
-    "Fork this process for each folder that a line of standard input names"
-    import torch._dynamo    # noqa: F401   by the first optimizer otherwise, in each fork
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)       # no zombies
-    with os.fdopen(os.dup(0), 'rb') as lines:
-        with open(os.devnull, 'rb') as nothing: os.dup2(nothing.fileno(), 0)
-        for line in lines:
-            if os.fork(): continue
-            path = json.loads(line)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.setsid()
-            with open_file(Path(path)/'output.txt', 'ab') as out:
-                for fd in 1, 2: os.dup2(out.fileno(), fd)
-            return path
-    return None
 
 # %% ../../nbs/runs/06_process.ipynb #73f6e2d5
 class Ranks:

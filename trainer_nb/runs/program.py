@@ -235,6 +235,26 @@ def _refusal(program, e):
     text = f'{path} is a {kind}, which cannot be copied to another process ({type(e).__name__}: {e}): {remedy}'
     return TypeError(text)
 
+# %% ../../nbs/runs/02_program.ipynb #02a00001
+def _may_begin(run, settings, overwrite):
+    "Return whether a run with these settings may begin; else there is one, which is to be shown"
+    if not run.path.exists(): return True
+    if not run.folder.is_run:
+        if not any(run.path.iterdir()): return True
+        raise FileExistsError(f'{run.path} is no run, and is not empty: choose another folder')
+    status = run.state
+    if overwrite and status.is_over: return True
+    if overwrite:
+        raise RuntimeError(f'{run.path.name} is {status}: stop it before it is overwritten, run.stop()')
+    there = flat(run.folder.read('run.json').get('settings'))
+    here = flat(json.loads(json.dumps(settings, default=str)))
+    differing = [k for k in {**there, **here} if there.get(k) != here.get(k)]
+    other = [f'{k} {there.get(k)} there, {here.get(k)} here' for k in differing]
+    if other:
+        warnings.warn(f'{run.path.name} holds a run with other settings, which is shown: {"; ".join(other)}. '
+                      'To train this one, choose another folder, or overwrite=True', stacklevel=5)
+    return False
+
 # %% ../../nbs/runs/02_program.ipynb #2134311d
 def launch_run(run: Any, program: dict, info: dict, add: Callable, overwrite: bool, max_gb: float,
                on: Engine|None) -> None:    # raises FileExistsError, RuntimeError
@@ -261,23 +281,3 @@ def launch_run(run: Any, program: dict, info: dict, add: Callable, overwrite: bo
     except BaseException:
         shutil.rmtree(to.path, ignore_errors=True)
         raise
-
-# %% ../../nbs/runs/02_program.ipynb #02a00001
-def _may_begin(run, settings, overwrite):
-    "Return whether a run with these settings may begin; else there is one, which is to be shown"
-    if not run.path.exists(): return True
-    if not run.folder.is_run:
-        if not any(run.path.iterdir()): return True
-        raise FileExistsError(f'{run.path} is no run, and is not empty: choose another folder')
-    status = run.state
-    if overwrite and status.is_over: return True
-    if overwrite:
-        raise RuntimeError(f'{run.path.name} is {status}: stop it before it is overwritten, run.stop()')
-    there = flat(run.folder.read('run.json').get('settings'))
-    here = flat(json.loads(json.dumps(settings, default=str)))
-    differing = [k for k in {**there, **here} if there.get(k) != here.get(k)]
-    other = [f'{k} {there.get(k)} there, {here.get(k)} here' for k in differing]
-    if other:
-        warnings.warn(f'{run.path.name} holds a run with other settings, which is shown: {"; ".join(other)}. '
-                      'To train this one, choose another folder, or overwrite=True', stacklevel=5)
-    return False
