@@ -18,8 +18,8 @@ from ..loop import Learner, as_count
 from .fingerprint import Fingerprint
 from .folder import RunFolder
 from trainer_nb.runs.parting import (
-    Checkpoints, Interval, Parting, Record, arises, differs, find_interval, first_difference, label, merged, pairs,
-    record_of, rng_words, shortened, value_note
+    Checkpoints, Interval, Parting, Record, arises, differs, find_interval, first_difference, label, merged, record_of,
+    rng_words, shortened, value_note
 )
 from .retrain import Continued, Made, record_again
 from .run import Run
@@ -169,10 +169,7 @@ def _answer(a: Record, b: Record, rank: int | None = None, **more: Any) -> RunDi
         'the two records have no batch in common: record the same batches, with the same Fingerprint(every=...)')
     rows = _differing(a.facts, b.facts)
     rows = [o for i, o in enumerate(rows) if not _is_seen(o, rows[:i])]
-    last = at.point or at.before
-    other = at.other or next(q for p, q in pairs(a, b) if p is last)
-    rows += [(k, p.facts.get(k, '–'), dict(other.facts).get(k, '–') if p is last else _then(b, p, k), p.place)
-             for k, p in at.since.items()]
+    rows += [(k, p.facts.get(k, '–'), q.facts.get(k, '–'), p.place) for k, (p, q) in at.since.items()]
     return RunDiff(at, rows, (a.facts, b.facts), rank, every=max(a.every, b.every),
                    n_more=len(a.points) - len(b.points) if a.every == b.every else 0, **more)
 
@@ -182,8 +179,6 @@ def _differing(x, y):
 def _is_seen(row, rows):
     "Whether it is the state of an object that is known by another path, too"
     return row[0].startswith('state of ') and any(o[1:] == row[1:] for o in rows if o[0].startswith('state of '))
-
-def _then(b, p, k): return next((q.facts.get(k, '–') for q in b.points if q.key == p.key), '–')
 
 # %% ../../nbs/runs/24_diff.ipynb #0c32d237
 _DENSE = 50     # batches that are all recorded at once

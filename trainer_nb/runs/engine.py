@@ -287,7 +287,7 @@ class Ray(Engine):
         n_procs: int = 1,       # processes that train together, each with one CPU, or with one GPU
         *,
         use_gpu: bool = False,  # give a GPU to each
-        address: str|None = None,   # of the cluster, 'auto' or 'host:port'; None: RAY_ADDRESS, else the cluster that
+        address: str|None = None,   # of the cluster, 'auto' or 'host:port'; None: RAY_ADDRESS, else
                                     # that of `ray start` here, else a new one for this run
         restarts: int = 0,      # how often Ray may restart all processes after one fails or is lost
         **resources: float,     # of each process, as Ray names them: CPU=4, memory=2e9
