@@ -264,7 +264,7 @@ def _found(learn, r, gauge, limit, most):
         return peak, size/gauge.time(step)
 
     try:
-        batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # has to fit, too
+        batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # fits, too?
         if batch is not None:
             is_dict = sets_of(learn.valid_dl)
             learn.validate({name: [o] for name, o in batch.items()} if is_dict else [batch])
