@@ -9,13 +9,15 @@ __all__ = ['status_line', 'View']
 import math, os, threading
 from collections.abc import Callable
 from functools import partial
+from html import escape
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 from ..base import format_time, printable
 from ..draw import attended_kernel, marimo_outputs
 from ..loop import History, Plot
-from ..show import STATES, Area, ButtonRow, MarimoRow, front_end
+from ..show import STATES, Area, ButtonRow, front_end
 from .folder import Request, RunFolder, Status, ask, count_of, read_status
 from .fork import branch_of
 from .live import LiveView, Stored
@@ -88,6 +90,29 @@ _BUTTONS = {     # label → (tooltip, request, argument)
     'Checkpoint now': ('Save a checkpoint', 'checkpoint', None),
 }
 
+class _MarimoRow:
+    "A `ButtonRow` for marimo: `html` writes the buttons of now"
+    def __init__(self, buttons: dict, clicked: Callable):   # called when no cell computes
+        import marimo as mo
+        def made(label, tip, enabled, shown=None):
+            def click(_): clicked(label)
+            return mo.ui.button(click, label=shown or label, tooltip=tip, disabled=not enabled)
+        self.mo, self.text = mo, ''
+        self.is_new = False     # whether the text differs from what `html` wrote
+        self.buttons = {label: SimpleNamespace(description=label) for label in buttons}
+        self.faces = {label: made(label, *o) for label, o in buttons.items()}
+        self.faces['Resume'] = made('Pause', *buttons['Pause'], 'Resume')
+
+    def say(self, text: str) -> None:
+        self.is_new |= text != self.text
+        self.text = text
+
+    def html(self) -> str:
+        self.is_new = False
+        faces = [self.faces[o.description] for o in self.buttons.values()]
+        line = self.mo.Html(f'<div>{escape(self.text)}</div>')
+        return self.mo.hstack([*faces, line], justify='start', align='center', wrap=True).text
+
 # %% ../../nbs/runs/05_view.ipynb #83b24815
 class _Clicks:
     "The buttons of a live view, and what became of the clicks on them"
@@ -96,12 +121,12 @@ class _Clicks:
         self.asked, self.lock = [], threading.Lock()
 
     def make(self, kind, *args):
-        "Make a row of buttons, a `ButtonRow` or a `MarimoRow`"
+        "Make a row of buttons, a `ButtonRow` or a `_MarimoRow`"
         self.row = kind({k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}, self.click, *args)
         return self.row
 
     @property
-    def has_new_row(self): return isinstance(self.row, MarimoRow) and self.row.is_new
+    def has_new_row(self): return isinstance(self.row, _MarimoRow) and self.row.is_new
 
     def click(self, label):
         button, (_, what, arg) = self.row.buttons[label], _BUTTONS[label]
@@ -181,7 +206,7 @@ class View(LiveView):
     def _open_area(self, status):  # `Area`
         "Make outputs in this cell that show the run from now on"
         kernel = attended_kernel()
-        if self.clicks.row is None and marimo_outputs() is not None: self.clicks.make(MarimoRow)
+        if self.clicks.row is None and marimo_outputs() is not None: self.clicks.make(_MarimoRow)
         if kernel is not None and not self.widgets:
             import ipywidgets as W
             self.widgets, self.has_buttons = [W.HTML() for _ in range(3)], True
@@ -193,7 +218,7 @@ class View(LiveView):
     def _draw_areas(self, areas, status, is_plotted):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status) if is_plotted else (None, None)
-        above = self.clicks.row.html() if isinstance(self.clicks.row, MarimoRow) else ''
+        above = self.clicks.row.html() if isinstance(self.clicks.row, _MarimoRow) else ''
         advice = '' if status.is_over else self.advice
         for area in areas: area.draw(line, share, table, chart, advice, state, above)
         self.drawn_at = monotonic()

@@ -3,7 +3,7 @@ from .budget import Budget
 from .output import STATES, Area, Drawn, front_end, html_stale, progress
 from .status import outcome, planned
 from .display import Display, Log
-from .controls import ButtonRow, Controls, MarimoRow, pause, scale_lr, unpause
+from .controls import ButtonRow, Controls, pause, scale_lr, unpause
 from .lr_curve import LRCurve
 from .batch_size import BatchSizes
 from .loggers import CSVLogger, JSONLLogger

@@ -207,11 +207,10 @@ def _search(found, measure, most, smallest=1):
                 if res <= good: return 'data'
                 size = n_samples = most = res
                 continue
-            best = max(found.speeds, default=0.)
+            slower = slower + 1 if res[1] < 1.05*max(found.speeds, default=0.) else 0
             found.add(size, *res)
             if found.fits(res[0]): good = max(good, size)
             else: bad = size
-            slower = slower + 1 if res[1] < 1.05*best else 0
         if bad is None:
             if size == most: return 'data' if most == n_samples else 'most'
             if slower >= 2 and found.limit is None: return 'speed'
@@ -239,30 +238,6 @@ def _with_memory(learn):
     finally:
         for h in hooks: del h.in_dry_run
 
-# %% ../../nbs/show/06_batch_size.ipynb #f58007d8
-def _allocated(device): return torch.cuda.memory_allocated(device) if device.type == 'cuda' else 0
-
-def find_batch_size(learn: Learner,
-    *,
-    limit: float|None = None,  # memory that training may take: GiB as a float, bytes as an int;
-                               # None: all of the device, and no limit on the CPU
-    most: int|None = None,     # the largest batch to try, ≥ 1; None: all samples of `train_dl`
-) -> BatchSizes:
-    """Find the largest batch that fits into 90 % of the memory, and the fastest one
-
-    The learner does not change. The memory is that of weights, gradients, optimizer, hooks and a batch's
-    activations. The time is that of a step, without loading its batch; on the CPU, `Compile` takes no part.
-    An interrupt ends the search, which returns what it has found. Raises ValueError if samples cannot be
-    joined to batches; errors in a step propagate.
-    """
-    with folded():
-        limit, most = _as_bytes(limit), None if most is None else as_count('most', most)
-        before = _allocated(learn.device)
-        with _with_memory(learn), learn.dry_run() as r:
-            extra = _allocated(learn.device) - before
-            if limit is None: limit = memory_in_use(learn.device)[1]
-            return _found(r.learn, r, _Gauge(r.learn, extra), limit, most)
-
 # %% ../../nbs/show/06_batch_size.ipynb #40ed862a
 def _found(learn, r, gauge, limit, most):
     "Search within a dry run"
@@ -289,15 +264,36 @@ def _found(learn, r, gauge, limit, most):
         return peak, size/gauge.time(step)
 
     try:
-        _validate(learn)
+        batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # fits, too?
+        if batch is not None:
+            is_dict = sets_of(learn.valid_dl)
+            learn.validate({name: [o] for name, o in batch.items()} if is_dict else [batch])
         has_norms = any(isinstance(m, BATCH_NORMS) for m in learn.model.modules())
         found.outcome = _search(found, measure, most, 2 if has_norms and most != 1 else 1)
     except Interrupted: found.outcome = 'stopped'
     finally: samples.close()
     return found
 
-def _validate(learn):
-    "Validate a batch as `valid_dl` yields it, which has to fit, too"
-    batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)
-    if batch is None: return
-    learn.validate({name: [o] for name, o in batch.items()} if sets_of(learn.valid_dl) else [batch])
+# %% ../../nbs/show/06_batch_size.ipynb #f58007d8
+def _allocated(device): return torch.cuda.memory_allocated(device) if device.type == 'cuda' else 0
+
+def find_batch_size(learn: Learner,
+    *,
+    limit: float|None = None,  # memory that training may take: GiB as a float, bytes as an int;
+                               # None: all of the device, and no limit on the CPU
+    most: int|None = None,     # the largest batch to try, ≥ 1; None: all samples of `train_dl`
+) -> BatchSizes:
+    """Find the largest batch that fits into 90 % of the memory, and the fastest one
+
+    The learner does not change. The memory is that of weights, gradients, optimizer, hooks and a batch's
+    activations. The time is that of a step, without loading its batch; on the CPU, `Compile` takes no part.
+    An interrupt ends the search, which returns what it has found. Raises ValueError if samples cannot be
+    joined to batches; errors in a step propagate.
+    """
+    with folded():
+        limit, most = _as_bytes(limit), None if most is None else as_count('most', most)
+        before = _allocated(learn.device)
+        with _with_memory(learn), learn.dry_run() as r:
+            extra = _allocated(learn.device) - before
+            if limit is None: limit = memory_in_use(learn.device)[1]
+            return _found(r.learn, r, _Gauge(r.learn, extra), limit, most)

@@ -72,6 +72,25 @@ def _diverged(curve):
         if not math.isfinite(raw) or v > most: return i
         best = min(best, v)
 
+# %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
+def _use(find, name, lr):
+    "Give the learner a learning rate, if no fit is running; return what to say"
+    learn = find()
+    if learn is None or name not in learn.opts:
+        return 'nothing is set: the learner has another optimizer, or is gone'
+    if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
+    old = max(float(g['lr']) for g in learn.opts[name].param_groups)
+    set_lr(learn.opts[name], lr)
+    return f'learning rate{" of " if name else ""}{name}: {old:.2g} → {lr:.2g}'
+
+def _opt_name(learn, opt):
+    "Return the name of the optimizer whose rate moves"
+    if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))
+    if opt in learn.opts: return opt
+    hint = f'expected one of {", ".join(map(repr, learn.opts))}'
+    if [*learn.opts] == ['']: hint = 'there is one optimizer, which has no name; leave out opt'
+    raise ValueError(f'opt is {opt!r}: {hint}')
+
 # %% ../../nbs/show/04_lr_find.ipynb #f181aa44
 def lr_find(learn: Learner,
     start: float = 1e-7,    # first learning rate, > 0
@@ -106,25 +125,6 @@ def lr_find(learn: Learner,
             curve.use = partial(_use, ref(learn), opt)
             screen.close()
     return curve
-
-# %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
-def _use(find, name, lr):
-    "Give the learner a learning rate, if no fit is running; return what to say"
-    learn = find()
-    if learn is None or name not in learn.opts:
-        return 'nothing is set: the learner has another optimizer, or is gone'
-    if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
-    old = max(float(g['lr']) for g in learn.opts[name].param_groups)
-    set_lr(learn.opts[name], lr)
-    return f'learning rate{" of " if name else ""}{name}: {old:.2g} → {lr:.2g}'
-
-def _opt_name(learn, opt):
-    "Return the name of the optimizer whose rate moves"
-    if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))
-    if opt in learn.opts: return opt
-    hint = f'expected one of {", ".join(map(repr, learn.opts))}'
-    if [*learn.opts] == ['']: hint = 'there is one optimizer, which has no name; leave out opt'
-    raise ValueError(f'opt is {opt!r}: {hint}')
 
 # %% ../../nbs/show/04_lr_find.ipynb #74913f47
 def _search(learn, curve, screen, name, stop_div):

@@ -88,7 +88,6 @@ def _running(learn):
     if phase is None: return {}
     return {prefix + name: v for name, v in phase.sums.running().items()}
 
-# %% ../../nbs/show/07_status.ipynb #runn0003
 _MOST = 8       # values in a status line
 
 def _line(learn, where, values, remarks):
