@@ -60,13 +60,11 @@ class _OfAll:
     kinds = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
     def __init__(self, f, name):
         plain = getattr(f, 'func', f)
-        names = {*list(signature(plain).parameters)[:2]}
-        if names not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
+        if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
             raise ValueError(
-                f'metric `{name}` of scikit-learn takes neither class ids nor values: pass an '
-                'object that collects what it needs, such as torchmetrics.AUROC('
-                'task="multiclass", num_classes=...), or call it after training: '
-                'pred, targ = learn.predict(learn.valid_dl, with_targs=True), with scores such as '
+                f'metric `{name}` of scikit-learn takes neither class ids nor values: pass an object that collects '
+                'what it needs, such as torchmetrics.AUROC(task="multiclass", num_classes=...), or call it after '
+                'training: pred, targ = learn.predict(learn.valid_dl, with_targs=True), with scores such as '
                 f'{name}(targ, pred.softmax(1)), or pred.softmax(1)[:, 1] for two classes')
         self.f, self.name = f, name
         self.reset()
@@ -86,17 +84,15 @@ class _OfAll:
         self.targs.append(targ.clone())
 
     def compute(self):
-        outputs = (torch.cat([t.float() if t.dtype == torch.bfloat16 else t for t in o])
-                   for o in (self.targs, self.preds))
-        targ, pred = (o.cpu().numpy() for o in outputs)
+        targ, pred = (torch.cat([t.float() if t.dtype == torch.bfloat16 else t for t in o]).cpu().numpy()
+                      for o in (self.targs, self.preds))
         if self.are_ids: targ, pred = targ[targ >= 0], pred[targ >= 0]      # as `accuracy` counts
         return self.f(targ, pred)
 
     def merge_state(self, others):
         for o in others: self.preds, self.targs = self.preds + o.preds, self.targs + o.targs
 
-    def state_dict(self):
-        return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
+    def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
 
     def load_state_dict(self, state): vars(self).update(check_kinds(state, self.kinds, self.name))
 
