@@ -120,8 +120,7 @@ _RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # other columns of 
 def check_column(name: Any, lr_names: Iterable[str], metrics: Iterable[str] = (),
                  mean: bool = False) -> None:
     "Refuse to record a value, or its mean, under a name of a column that the loop makes"
-    if not isinstance(name, str):
-        raise TypeError(f'record got the name {name!r}: expected a string')
+    if not isinstance(name, str): raise TypeError(f'record got name {name!r}: expected a string')
     taken = 'loss', *metrics
     if name.startswith(('train_', 'valid_')):
         rest = name[6:]
@@ -392,10 +391,9 @@ class Accumulator:
         rows = [*zip(*self.rows)] or [()]*4
         return {'rows': [*map(stacked, rows[:2]), [*rows[2]], stacked(count_targets(rows[3]))],
                 'sums': {name: as_tensor(o) for name, o in self.sums.items()},
-                'n_packed': self.n_packed,
+                'n_packed': self.n_packed, 'shares': self.shares[:],
                 'extras': {name: dict(values) for name, values in self.extras.items()},
                 'with_mean': sorted(self.with_mean), 'returned': self.names,
-                'shares': self.shares[:],
                 **self.measures.state_dict()}
 
     def load_state_dict(self, state: Mapping) -> None:
@@ -453,8 +451,7 @@ class Accumulators(dict):
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
-        kinds = dict.fromkeys(self, {str: object})
-        check_kinds(state, kinds, 'the state of several validation sets')
+        check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of validation sets')
         for name, accumulator in self.items(): accumulator.load_state_dict(state[name])
 
     @property

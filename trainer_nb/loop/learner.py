@@ -400,9 +400,8 @@ class Learner(Hooked):
                                     # shuffled and cut into batches of `bs`; or a dict of names to
                                     # these; or a `Table`, `Images` or `Texts`, with its validation
                                     # data, which is saved like what is in `state`
-        valid_dl: Any = None,       # the same for validation, in its own order; those of a dict in
-                                    # turn, with columns `valid_<name>_loss` etc. None: no
-                                    # validation
+        valid_dl: Any = None,       # the same for validation, in order; those of a dict in turn,
+                                    # with columns `valid_<name>_loss` etc. None: no validation
         *,
         loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
                                     # has a `loss` of its own
