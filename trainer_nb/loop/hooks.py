@@ -76,7 +76,7 @@ class Hook:
     `before_valid`    the validation pass opens, `learn.training` is False
     `after_valid`     the validation pass of a fit is done; `learn.history.valids` ends with it
     `after_epoch`     both passes are done, the newest row of `learn.history` is complete
-    `after_cancel`    a batch, an epoch or the fit was cancelled or interrupted: `learn.cancelled`
+    `after_cancel`    a batch, an epoch or the fit was cancelled or interrupted; `learn.cancelled` tells which
     `after_fit`       always the last event, after success, cancel and error
 
     Each is called as `f(learn)`. These methods wrap the step of that name:
