@@ -29,14 +29,12 @@ def accuracy(
     "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
     shape = tuple(targ.shape)
     if pred.ndim == targ.ndim > 1 == targ.size(1): targ = targ.squeeze(1)
-    if pred.ndim < 2 or pred.size(1) < 2 or targ.shape != pred.shape[:1] + pred.shape[2:]:
-        raise ValueError(
-            f'accuracy got predictions of shape {tuple(pred.shape)} and targets of shape {shape}: '
-            'expected logits (n, n_classes, ...) and class ids (n, ...) or (n, 1, ...). '
-            'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two '
-            'classes, or several classes in a sample, '
-            'Metric(lambda pred, targ: ((pred.flatten() > 0) == targ.flatten()).float().mean(), '
-            'name="accuracy"), with > .5 after a sigmoid')
+    if pred.ndim < 2 or pred.size(1) < 2 or targ.shape != pred.shape[:1] + pred.shape[2:]: raise ValueError(
+        f'accuracy got predictions of shape {tuple(pred.shape)} and targets of shape {shape}: '
+        'expected logits (n, n_classes, ...) and class ids (n, ...) or (n, 1, ...). '
+        'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, '
+        'or several classes in a sample, Metric(lambda pred, targ: ((pred.flatten() > 0) == '
+        'targ.flatten()).float().mean(), name="accuracy"), with > .5 after a sigmoid')
     return torch.count_nonzero(pred.argmax(1) == targ)/_n_ids(targ)
 
 def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are what cross_entropy ignores
@@ -112,8 +110,7 @@ class _Aggregated:
     def state_dict(self): return {'buffer': self.f.get_buffer()}
 
     def load_state_dict(self, state):
-        kinds = {'buffer': (None, Tensor, [Tensor])}
-        buffer = check_kinds(state, kinds, type(self.f).__name__)['buffer']
+        buffer = check_kinds(state, {'buffer': (None, Tensor, [Tensor])}, type(self.f).__name__)['buffer']
         self.f.reset()
         if buffer is not None: self.f.extend(*([buffer] if isinstance(buffer, Tensor) else buffer))
 
@@ -124,8 +121,7 @@ class Metric:
     def __init__(self,
         f: Any,                   # `f(pred, targ)` → scalar, vector or dict of these; or object
                                   # with `update`, `compute`, `reset`, or as MONAI's; or function of
-                                  # scikit-learn, computed as f(targ, pred) from all outputs of the
-                                  # pass
+                                  # scikit-learn, computed as f(targ, pred) from a pass's outputs
         name: str | None = None,  # name in `train_<name>` and `valid_<name>`, prefix for a dict's
                                   # keys; None: the function's
         pred: str = 'pred',       # key in `learn.result` of the first argument
@@ -133,8 +129,7 @@ class Metric:
                                   # `logits`, the function gets these, with classes in dimension 1
         classes: Sequence[str] | None = None,   # names of a vector's entries; None: their indices
     ):
-        if isinstance(f, type):
-            raise TypeError(f'metric {f.__name__} is a class: pass an instance, {f.__name__}(...)')
+        if isinstance(f, type): raise TypeError(f'metric {f.__name__} is a class: pass an instance, {f.__name__}(...)')
         self.is_object = _has(f, 'update', 'compute', 'reset')
         if not self.is_object and not callable(f):
             raise TypeError('a metric is a function or an object with update, compute and reset; '
@@ -159,8 +154,7 @@ class Metric:
         except KeyError as e:
             returned = ', '.join(map(repr, result)) or 'nothing'
             near = did_you_mean(str(e.args[0]), map(str, result))
-            raise KeyError(f'metric `{self.name}` needs {e}, '
-                           f'but the step returned {returned}.{near}') from None
+            raise KeyError(f'metric `{self.name}` needs {e}, but the step returned {returned}.{near}') from None
         if not isinstance(pred, Tensor): pred, targ = as_scores(pred, targ)
         ignored = result.get('ignored') if self.f is accuracy else None
         return pred, targ if ignored is None else targ.masked_fill(targ == ignored, -100)
@@ -170,9 +164,8 @@ class Metric:
     ) -> dict[str, Tensor]:  # column → 0-d tensor; raises TypeError or ValueError for other values
         "Return the entries of a value by column: `f1/cat` for a vector, the keys of a dict"
         if not isinstance(value, Mapping): return self._entries(self.name, value, self.classes)
-        ids = []        # of the classes that a detection metric has seen
-        if self.is_object and 'classes' in value:
-            ids = torch.as_tensor(value['classes']).reshape(-1).tolist()
+        found = value.get('classes', ()) if self.is_object else ()
+        ids = torch.as_tensor(found).reshape(-1).tolist()   # that a detection metric has seen
         seen = [self.classes[i] for i in ids] if self.classes else ids
         res = {}
         for k, v in value.items():
@@ -182,8 +175,7 @@ class Metric:
         return res
 
     def _entries(self, name, value, classes):
-        is_list = isinstance(value, (list, tuple))
-        try: t = stack_scalars(value) if is_list else torch.as_tensor(value)
+        try: t = stack_scalars(value) if isinstance(value, (list, tuple)) else torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError): t = None
         if t is None or t.ndim > 1:
             shape = f' of shape {tuple(t.shape)}' if t is not None else ''
@@ -192,8 +184,7 @@ class Metric:
         if not t.ndim or len(t) == 1 and classes is None: return {name: t.reshape(())}
         if classes is None: classes = range(len(t))
         if len(classes) != len(t):
-            raise ValueError(f'metric `{self.name}`: {name} has {len(t)} entries, '
-                             f'but there are {len(classes)} classes')
+            raise ValueError(f'metric `{self.name}`: {name} has {len(t)} entries, but there are {len(classes)} classes')
         return {f'{name}/{c}': o for c, o in zip(classes, t.unbind())}
 
     def __repr__(self): return f'Metric({self.name})'
@@ -204,10 +195,9 @@ def as_metrics(metrics: Any) -> list[Metric]:
     if not isinstance(metrics, (list, tuple)): metrics = [metrics]
     res = [o if isinstance(o, Metric) else Metric(o) for o in metrics]
     names = ['loss'] + [o.name for o in res]
-    for o in res:
-        if names.count(o.name) > 1:
-            raise ValueError(f'two columns are called `{o.name}`: '
-                             'give one of them another name, Metric(f, name=...)')
+    double = next((o for o in names if names.count(o) > 1), None)
+    if double is not None: raise ValueError(
+        f'two columns are called `{double}`: give one of them another name, Metric(f, name=...)')
     return res
 
 # %% ../../nbs/loop/03_metrics.ipynb #3d0db1c2
@@ -217,9 +207,8 @@ def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
     columns = names + [f'{s}_{o}' for s, o in product(sets, names)]
     double = next((o for o in columns if columns.count(o) > 1), None)
     if double is not None: raise ValueError(
-        f'two columns would be called valid_{double}, with the validation sets '
-        f'{", ".join(map(repr, sets))} and the metrics {", ".join(map(repr, names[1:]))}: '
-        'rename a set or a metric, Metric(f, name=...)')
+        f'two columns would be called valid_{double}, with the validation sets {", ".join(map(repr, sets))} '
+        f'and the metrics {", ".join(map(repr, names[1:]))}: rename a set or a metric, Metric(f, name=...)')
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f279b92
 def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool,
@@ -250,8 +239,7 @@ _GOOD = {       # words in names of values → which values are good
 
 def good_values(metric: str) -> str | None:
     "Tell by the name of a column which values are good: 'min', 'max', or None"
-    words = re.sub('(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', metric)
-    parted = words.lower()      # BLEUScore: bleu_score
+    parted = re.sub('(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', metric).lower()     # BLEUScore: bleu_score
     if re.search('(^|_)neg(ative)?_', parted): return None
     if parted.endswith('_loss'): return 'min'       # dice_loss
     text = f'{parted} {metric.lower()}'             # as a whole: iou, of IoU
@@ -262,8 +250,7 @@ def good_values(metric: str) -> str | None:
 def as_mode(mode: str | None, monitor: str | None) -> str:
     "Return 'min' or 'max', which values of a column are better; None as `mode` tells by the name"
     if mode in ('min', 'max'): return mode
-    if mode is not None:
-        raise ValueError(f"mode is {mode!r}: expected 'min' or 'max', or None to tell by the name")
+    if mode is not None: raise ValueError(f"mode is {mode!r}: expected 'min' or 'max', or None to tell by the name")
     if monitor is None: return 'min'
     if res := good_values(monitor): return res
     near = did_you_mean(monitor.split('_')[-1], ' '.join(_GOOD.values()).split())
@@ -298,8 +285,7 @@ def _misspelt(name, names, is_own):
 # %% ../../nbs/loop/03_metrics.ipynb #f2b3116f
 def rank(value: float, loss: float | None, mode: str) -> tuple:
     "Return the key that compares epochs, lower for a better one: ties go to the lower valid loss"
-    is_nan = loss is None or math.isnan(loss)
-    return value if mode == 'min' else -value, math.inf if is_nan else loss
+    return value if mode == 'min' else -value, math.inf if loss is None or math.isnan(loss) else loss
 
 def best_row(rows: Sequence[Mapping], monitor: str, mode: str, first: int = 0) -> int | None:
     "Return the index of the best row of the epoch table from `first` on; None if none has a value"
