@@ -18,23 +18,23 @@ from trainer_nb.data import (
     Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, folds, prefetch, split
 )
 from trainer_nb.loop import (
-    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable, LambdaHook,
-    MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
+    EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable,
+    LambdaHook, MainProcessHook, Metric, ParamGroups, StepState, TrainingInterrupted, accuracy
 )
 from trainer_nb.features import (
-    AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, LRScheduler, NaNGuard,
-    Offload, OneCycle, Profile, Recompute, Schedule, Unfreeze, WarmupCosine, combine, cosine, exponential,
-    linear, polynomial, warmup
+    AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm,
+    LRScheduler, NaNGuard, Offload, OneCycle, Profile, Recompute, Schedule, Unfreeze,
+    WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )
 from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
 from trainer_nb.show import (
-    BatchSizes, CSVLogger, Controls, Display, JSONLLogger, Log, LRCurve, MLflowLogger, TensorBoardLogger,
-    TrackioLogger, WandbLogger, progress
+    BatchSizes, CSVLogger, Controls, Display, JSONLLogger, Log, LRCurve, MLflowLogger,
+    TensorBoardLogger, TrackioLogger, WandbLogger, progress
 )
 from .learner import Learner, load_learner
 from trainer_nb.look import (
-    BatchView, Confusion, CrossValidation, Diagnosis, Report, Results, Samples, SampleView, Spikes, Summary,
-    cross_validate
+    BatchView, Confusion, CrossValidation, Diagnosis, Report, Results, Samples, SampleView,
+    Spikes, Summary, cross_validate
 )
 from .parallel import Accelerate, ProcessFailed
 from trainer_nb.runs import (
@@ -45,18 +45,20 @@ from trainer_nb.runs import (
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'folds', 'prefetch', 'split',
-    'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError', 'HookTable', 'LambdaHook',
-    'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups', 'StepState', 'TrainingInterrupted', 'accuracy',
-    'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip', 'GradNorm',
-    'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
+    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'folds',
+    'prefetch', 'split',
+    'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError',
+    'HookTable', 'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
+    'StepState', 'TrainingInterrupted', 'accuracy',
+    'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip',
+    'GradNorm', 'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
     'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'CrossValidation', 'Diagnosis', 'Report', 'Results', 'SampleView', 'Samples', 'Spikes',
-    'Summary', 'cross_validate',
+    'BatchView', 'Confusion', 'CrossValidation', 'Diagnosis', 'Report', 'Results', 'SampleView',
+    'Samples', 'Spikes', 'Summary', 'cross_validate',
     'Accelerate', 'ProcessFailed',
     'Comparison', 'Fingerprint', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]

@@ -1,7 +1,7 @@
 """The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
 from .hooks import (
-    EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, GoBack, Hook, LambdaHook, MainProcessHook,
-    points
+    EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, GoBack, Hook,
+    LambdaHook, MainProcessHook, points
 )
 from .order import HookOrderError
 from .hook_table import HookTable, as_hooks, as_markdown
@@ -14,8 +14,8 @@ from .flags import flags_of, left_branch, with_flags
 from .history import HISTORY_KINDS, History
 from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
-    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters, refuse_closures, set_lr,
-    set_option, total_norm, trained, trains_loss
+    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
+    refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
     DefaultResult, Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
@@ -28,8 +28,8 @@ from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate
 from .mistakes import check_first, doubled_batch, inputs_and_target
 from .snapshot import (
-    Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers, object_states, plain_config,
-    set_buffers, set_modes, set_opt_modes, unsaved_buffers
+    Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers,
+    object_states, plain_config, set_buffers, set_modes, set_opt_modes, unsaved_buffers
 )
 from .parts import check_shapes, class_names, move, refuse_script
 from .learner import Learner

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..base import check_kinds, common_device, map_tensors
 from trainer_nb.loop.averages import (
-    CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state, reset_copy,
-    scalars, stack_scalars, stacked, unstacked, weighted_sums
+    CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state,
+    reset_copy, scalars, stack_scalars, stacked, unstacked, weighted_sums
 )
 from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
@@ -29,9 +29,9 @@ class Measures:
     def __init__(self,
         metrics: Sequence,                 # of `Metric`
         device: Any,                       # for the state of metric objects
-        waits: bool = False,               # metric functions may see the first batch together with others
+        waits: bool = False,               # metric functions may see the first batch with others
         is_fresh: bool = False,            # targets of a batch are not written to later
-        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out
+        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to omit
     ):
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
         self.before = None      # their states before the current batch, if they have seen of it
@@ -74,11 +74,12 @@ class Measures:
             self.missing = None
         for m in self.metrics if self.left_out else ():
             if m.name in self.left_out and m.pred in result and m.targ in result:
-                raise KeyError(f'metric `{m.name}` finds its inputs in this batch but did not in the first one: '
-                               'return them for every batch, or for none')
+                raise KeyError(f'metric `{m.name}` finds its inputs in this batch but did not in '
+                               'the first one: return them for every batch, or for none')
 
     def _leave_out(self, names):
-        self.left_out, self.averages = names, [o for o in self.averages if o.metric.name not in names]
+        self.left_out = names
+        self.averages = [o for o in self.averages if o.metric.name not in names]
         self.objects = [(m, o) for m, o in self.objects if m.name not in names]
 
     def state_dict(self) -> dict:
@@ -90,7 +91,8 @@ class Measures:
         self._leave_out(set(state.get('left_out', ())))
         mine = [*(o.metric.name for o in self.averages), *(m.name for m, _ in self.objects)]
         theirs = [*state['averages'], *state['objects']]
-        if mine != theirs: raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
+        if mine != theirs:
+            raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
         self._set_states(state['averages'], state['objects'])
 
     def close(self) -> None:
@@ -118,13 +120,14 @@ _RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # other columns of 
 def check_column(name: Any, lr_names: Iterable[str], metrics: Iterable[str] = (),
                  mean: bool = False) -> None:
     "Refuse to record a value, or its mean, under a name of a column that the loop makes"
-    if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
+    if not isinstance(name, str): raise TypeError(f'record got name {name!r}: expected a string')
     taken = 'loss', *metrics
     if name.startswith(('train_', 'valid_')):
         rest = name[6:]
-        fix = f' record({rest!r}, value, mean=True) makes train_{rest} and valid_{rest}, as means over samples'
-        raise ValueError(f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the columns that '
-                         f'the loop makes.{"" if rest in taken else fix}')
+        fix = (f' record({rest!r}, value, mean=True) makes train_{rest} and valid_{rest}, '
+               'as means over samples')
+        raise ValueError(f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the '
+                         f'columns that the loop makes.{"" if rest in taken else fix}')
     if name in lr_names or name in _RESERVED or mean and name in taken:
         raise ValueError(f'`{name}` is the name of a column already: choose another one')
 
@@ -169,8 +172,9 @@ def _computed(metric, o):
 
 # %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
 _KINDS = {
-    'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int, 'extras': {str: {int: object}},
-    'shares?': [[(str, Tensor)]], 'with_mean?': [str], 'returned?': [str], 'left_out?': [str],
+    'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int,
+    'extras': {str: {int: object}}, 'shares?': [[(str, Tensor)]], 'with_mean?': [str],
+    'returned?': [str], 'left_out?': [str],
     'averages': {str: {str: object}}, 'objects': {str: object}}
 
 class Accumulator:
@@ -178,25 +182,25 @@ class Accumulator:
     def __init__(self,
         metrics: Sequence,                # of `Metric`
         device: Any,                      # device for the state of metric objects
-        history: Any = None,              # `History` that records the losses and learning rates of every batch
+        history: Any = None,              # `History` that records losses and rates of every batch
         lr_names: Sequence[str] = (),     # names of the learning rates
         world: Any = None,                # `World` whose ranks have shards of the same pass
         waits: bool = False,              # as for `Measures`
         is_fresh: bool = False,           # targets of a batch are not written to later
         is_sum: bool = False,             # losses are sums over samples, not means
         missing: Callable | None = None,  # as for `Measures`
-        inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
+        inputs: Callable = tuple,         # `f()` → keys that the default step takes from the batch
     ):
         self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
         self.metrics = [*metrics]
         self.measures = Measures(metrics, device, waits, is_fresh, missing)
-        self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
+        self.rows = []                              # not packed yet: (loss, n, rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
-        self.shares = []                            # packed (name, losses, weights), if there are other ranks
+        self.shares = []                            # packed (name, losses, weights) of the ranks
         self.shared: Sequence[str] = ()             # the names there, on any rank
         self.history, self.lr_names = history, lr_names
         self.extras = {}                            # recorded values: name → {row: value}
-        self.with_mean = set()                      # names of those whose mean is a value of the pass
+        self.with_mean = set()                      # names of those whose mean is the pass's
         read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
         self.returned = Returned(chain(read, _RESERVED), inputs)
         if history is None: return
@@ -206,19 +210,21 @@ class Accumulator:
     copied = staticmethod(copied)       # makes what `add` takes of a loss
 
     def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
-        """Add a batch: its loss, `copied`, a dict of such or None; result, weight, and learning rates
+        """Add a batch: its loss, `copied`, a dict of such or None; result, weight, learning rates
 
         The weight is the number of samples or the step's 'n'; some losses have their own.
         """
         if self.measures.before is not None: self.measures.keep()
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
-        if not self.returned.others.issuperset(result): loss = self._beside(loss, self.returned.of(result))
+        if not self.returned.others.issuperset(result):
+            loss = self._beside(loss, self.returned.of(result))
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             weight = n
             if type(loss) is dict: loss = {name: _per_sample(o, n) for name, o in loss.items()}
             else: loss = _per_sample(loss, n)
         else: weight = loss_weight(result, n, can_wait=self.is_fresh)
-        if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh): weight = copied(weight)
+        if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh):
+            weight = copied(weight)
         self.rows.append((loss, n, lrs, weight))
         if len(self.rows) >= CHUNK: self.pack()
 
@@ -242,7 +248,7 @@ class Accumulator:
         return self.measures.before is not None
 
     def look(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass the first batch to the metrics before `add`, so that their errors show before training"
+        "Pass the first batch to the metrics before `add`, so that errors show before training"
         if self.rows or self.n_packed: return
         if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
 
@@ -281,8 +287,9 @@ class Accumulator:
         if self.history is not None:
             if self.world.size > 1: self._share(chunks, losses, weights)
             for name, values in zip(self.lr_names, zip(*lrs)):
-                chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
-        if self.measures.objects: self._pack('', ns, ns)    # the weight of the metric objects' values
+                is_tensor = isinstance(values[0], Tensor)
+                chunks[name] = stack_scalars(values) if is_tensor else list(values)
+        if self.measures.objects: self._pack('', ns, ns)    # weight of the metric objects' values
         chunks |= self._pack_extras(ns)
         if self.history is not None: self.history.add_steps(len(weights), chunks)
 
@@ -291,7 +298,7 @@ class Accumulator:
         n, extras, res = len(weights), self.extras, {}
         self.extras = {}
         for name, values in extras.items():
-            if n in values: self.extras[name] = {0: values[n]}      # of the current batch, which is not done
+            if n in values: self.extras[name] = {0: values[n]}      # of the current, open batch
             there = [i for i in values if i < n]
             if not there: continue
             found = [values[i] for i in there]
@@ -306,7 +313,8 @@ class Accumulator:
         for name in {**known, **chunks}:
             if start and name not in known:
                 self.shares.append((name, torch.full((start,), math.nan), torch.zeros(start)))
-            values, key = chunks.get(name, torch.full((len(weights),), math.nan)), name.removeprefix('train_')
+            key = name.removeprefix('train_')
+            values = chunks.get(name, torch.full((len(weights),), math.nan))
             has_it = [key in o if type(o) is dict else key == 'loss' for o in losses]
             mine = stack_scalars([w if is_there else 0. for w, is_there in zip(weights, has_it)])
             self.shares.append((name, values.to(device), mine.to(device)))
@@ -314,7 +322,8 @@ class Accumulator:
     def _pack_some(self, name, losses, weights):
         "Pack the losses of one name, with nan for the batches without it"
         there = [i for i, o in enumerate(losses) if o is not None]
-        return _spread(self._pack(name, [losses[i] for i in there], [weights[i] for i in there]), there, len(losses))
+        packed = self._pack(name, [losses[i] for i in there], [weights[i] for i in there])
+        return _spread(packed, there, len(losses))
 
     def _pack(self, name, losses, weights):
         packed = scalars(losses) if self.world.size == 1 else stack_scalars(losses)
@@ -323,50 +332,52 @@ class Accumulator:
 
     def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
         "After `means`, return the losses of each global batch, reduced over all of several ranks"
-        res, like = {}, self.shares[-1][1] if self.shares else None
+        res, like, n = {}, self.shares[-1][1] if self.shares else None, self.n_packed
         for name in self.shared:
             mine = [(o.to(like), w.to(like.device)) for other, o, w in self.shares if other == name]
-            if not mine: mine = [(like.new_full((self.n_packed,), math.nan), like.new_zeros(self.n_packed))]
+            if not mine: mine = [(like.new_full((n,), math.nan), like.new_zeros(n))]
             values, weights = map(torch.cat, zip(*mine))
             weights = weights.double()
             weighted = torch.where(weights > 0, values.double()*weights, 0.)
             total, weight, plain = self.world.sum(torch.stack([weighted, weights, values.double()]))
-            mean = torch.where(weight > 0, total/weight, plain/self.world.size)      # a batch may weigh nothing
+            mean = torch.where(weight > 0, total/weight, plain/self.world.size)  # some weigh none
             res[name] = mean.to(values.dtype)
         return res
 
-    def means(self) -> dict[str, float]:  # 'loss' and metric names → mean; empty if there was no batch
+    def means(self) -> dict[str, float]:  # 'loss' and metric names → mean; empty if no batch
         "Read the means so far, in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
-    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
+    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers; own rank
         "Read the means so far for a live display, without large metric objects, and change nothing"
         twin = copy(self)
         twin.history, twin.sums = None, dict(self.sums)
         twin.pack()
-        found = [([name], twin.sums[name]) for name in (*self.names, *self.with_mean) if name in twin.sums]
-        found += [o for o in (average.peek() for average in self.measures.averages) if o[1] is not None]
+        columns = *self.names, *self.with_mean
+        found = [([name], twin.sums[name]) for name in columns if name in twin.sums]
+        found += [o for o in (a.peek() for a in self.measures.averages) if o[1] is not None]
         res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
         for m, o in self.measures.objects if self.world.size == 1 else ():
             if twin.n_packed: res |= _computed(m, o)
         return res
 
-    def weighted(self) -> dict[str, tuple[float, float]]:  # 'loss' and metric names → (mean, its weight)
+    def weighted(self) -> dict[str, tuple[float, float]]:  # 'loss', metric names → (mean, weight)
         "Read the means so far with their total weights, usually numbers of samples"
         self.pack()
         if not self.n_packed: return {}
         names, averages = self.sums, [(o.columns, o.result()) for o in self.measures.averages]
         if self.world.size > 1:     # a loss may be in few batches, of few ranks
-            found = self.world.all_gather([[*names], [*dict.fromkeys(name for name, *_ in self.shares)]])
-            names, self.shared = ([*dict.fromkeys(chain.from_iterable(same))] for same in zip(*found))
+            shared = dict.fromkeys(name for name, *_ in self.shares)
+            found = zip(*self.world.all_gather([[*names], [*shared]]))
+            names, self.shared = ([*dict.fromkeys(chain.from_iterable(o))] for o in found)
             averages = _of_all_ranks(self.world, averages)
         sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [o for o in averages if o[1] is not None]
         res, returned = {}, {}
         for name, pair in _means(self.world, sums):
             if math.isnan(pair[1]):
-                raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the loss, "
-                                 'such as the number of samples or mask.sum()')
+                raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the "
+                                 'loss, such as the number of samples or mask.sum()')
             if name in self.returned.names and name not in returned: returned[name] = pair
             else: _put(res, name, pair)
         weight = res.pop('', (0., 0.))[1]
@@ -378,10 +389,11 @@ class Accumulator:
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
         rows = [*zip(*self.rows)] or [()]*4
-        return {'rows': [stacked(rows[0]), stacked(rows[1]), [*rows[2]], stacked(count_targets(rows[3]))],
-                'sums': {name: as_tensor(o) for name, o in self.sums.items()}, 'n_packed': self.n_packed,
+        return {'rows': [*map(stacked, rows[:2]), [*rows[2]], stacked(count_targets(rows[3]))],
+                'sums': {name: as_tensor(o) for name, o in self.sums.items()},
+                'n_packed': self.n_packed, 'shares': self.shares[:],
                 'extras': {name: dict(values) for name, values in self.extras.items()},
-                'with_mean': sorted(self.with_mean), 'returned': self.names, 'shares': self.shares[:],
+                'with_mean': sorted(self.with_mean), 'returned': self.names,
                 **self.measures.state_dict()}
 
     def load_state_dict(self, state: Mapping) -> None:
@@ -390,7 +402,8 @@ class Accumulator:
         self.measures.load_state_dict(state)
         self.with_mean = set(state.get('with_mean', ()))
         self.returned.names = dict.fromkeys(state.get('returned', ()))
-        self.rows = [(*o, o[1])[:4] for o in zip(*map(unstacked, state['rows']))]     # three in older files
+        rows = zip(*map(unstacked, state['rows']))
+        self.rows = [(*o, o[1])[:4] for o in rows]      # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
         self.shares = [tuple(o) for o in state.get('shares', ())]
@@ -438,7 +451,7 @@ class Accumulators(dict):
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
-        check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of several validation sets')
+        check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of validation sets')
         for name, accumulator in self.items(): accumulator.load_state_dict(state[name])
 
     @property

@@ -57,15 +57,17 @@ def weighted_sums(values: list | Tensor, weights: Sequence,
                   sums: Any = None) -> list[float] | Tensor:
     """Compute the sums of a weighted mean, without waiting for a device
 
-    Values are n numbers or a tensor, (n,) or (n, k) for k means; the result has the sums of weight × value, then that
-    of the weights, and is a list on the host. `sums` is the result for earlier values, to be added.
+    Values are n numbers or a tensor, (n,) or (n, k) for k means; the result has the sums of
+    weight × value, then that of the weights, and is a list on the host. `sums` is the result for
+    earlier values, to be added.
     """
     are_numbers = not any(issubclass(o, Tensor) for o in set(map(type, weights)))
     if are_numbers and isinstance(values, list): return _sums_on_host([values], weights, sums)
     if are_numbers and on_host(values):
         return _sums_on_host(values.reshape(len(values), -1).T.tolist(), weights, sums)
     values = as_tensor(values)
-    weights = torch.frombuffer(array('d', weights), dtype=torch.float64) if are_numbers else stack_scalars(weights)
+    if are_numbers: weights = torch.frombuffer(array('d', weights), dtype=torch.float64)
+    else: weights = stack_scalars(weights)
     device = common_device([values, weights])
     wide = torch.float32 if device.type == 'mps' else torch.float64
     weights, values = (o.to(device, wide, non_blocking=True) for o in (weights, values))
@@ -111,7 +113,8 @@ def noting(metric: Any, f: Any, *args: Any) -> Any:
 
 def detached(x: Any) -> Any:
     "Detach tensors from their graphs"
-    return (x.detach() if x.requires_grad else x) if type(x) is Tensor else map_tensors(Tensor.detach, x)
+    if type(x) is not Tensor: return map_tensors(Tensor.detach, x)
+    return x.detach() if x.requires_grad else x
 
 def _check_vector(metric, value, pred, targ):
     "Refuse one value for each sample: there is one fewer for one sample fewer"
@@ -120,13 +123,14 @@ def _check_vector(metric, value, pred, targ):
     try: fewer = metric.f(pred[1:], targ[1:])
     except Exception: return
     if tuple(getattr(fewer, 'shape', ())) == (n - 1,):
-        raise ValueError(f'metric `{metric.name}` returned {n} values for {n} samples, one for each: '
-                         'return their mean, .mean(), or one value for each class')
+        raise ValueError(f'metric `{metric.name}` returned {n} values for {n} samples, one for '
+                         'each: return their mean, .mean(), or one value for each class')
 
 # %% ../../nbs/loop/20_averages.ipynb #6e160a6e
 _AVERAGE_KINDS = {
-    'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n?': int, 'values': (Tensor, [object]),
-    'weights': (Tensor, [object]), 'preds': [Tensor], 'targs': [Tensor]}
+    'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n?': int,
+    'values': (Tensor, [object]), 'weights': (Tensor, [object]),
+    'preds': [Tensor], 'targs': [Tensor]}
 
 class Average:
     "The weighted mean of a function metric over one pass"
@@ -144,7 +148,8 @@ class Average:
         "Add a batch of weight `n`, which a mean over targets does not need"
         pred, targ = self.metric.inputs(result)
         can_wait = self.metric.is_mean and type(pred) is Tensor and type(targ) is Tensor
-        is_small = can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0) and pred.numel() <= _SMALL
+        is_small = (can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0)
+                    and pred.numel() <= _SMALL)
         if not is_small: return self._compute(detached(pred), detached(targ), n)
         self.preds.append(pred.data.clone())        # step, model and loader may reuse this memory
         self.targs.append(targ if self.is_fresh else targ.data.clone())
@@ -168,8 +173,9 @@ class Average:
         entries = self.metric.columns(value)
         if self.sums is None and not self.values: self.columns = [*entries]
         if [*entries] != self.columns:
-            raise ValueError(f'metric `{self.metric.name}` returned {", ".join(entries) or "nothing"}, '
-                             f'but {", ".join(self.columns)} before: expected the same for each batch')
+            raise ValueError(f'metric `{self.metric.name}` returned '
+                             f'{", ".join(entries) or "nothing"}, but {", ".join(self.columns)} '
+                             'before: expected the same for each batch')
         return stack_scalars([*entries.values()]) if len(entries) > 1 else entries[self.columns[0]]
 
     def _flush(self):
@@ -207,20 +213,24 @@ class Average:
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, _AVERAGE_KINDS, f'the state of metric `{self.metric.name}`')
-        for name, v in state.items(): setattr(self, name, unstacked(v) if name in ('values', 'weights') else v)
+        for name, v in state.items():
+            setattr(self, name, unstacked(v) if name in ('values', 'weights') else v)
 
 # %% ../../nbs/loop/20_averages.ipynb #f852480d
 def _torchmetrics(o):
     "Return the torchmetrics objects in `o` by name"
     if not isinstance(o, torch.nn.Module): return {}
-    return {name: m for name, m in o.named_modules() if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
+    return {name: m for name, m in o.named_modules()
+            if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
 
-def _has_state_dict(o): return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
+def _has_state_dict(o):
+    return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
 
 def object_state(o: Any) -> dict:
     "Return the state of a metric object"
     def values(m): return {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}
-    if parts := _torchmetrics(o): return {name: {'state': values(m), 'n': m.update_count} for name, m in parts.items()}
+    parts = _torchmetrics(o)
+    if parts: return {name: {'state': values(m), 'n': m.update_count} for name, m in parts.items()}
     return o.state_dict() if _has_state_dict(o) else dict(vars(o))
 
 def load_object_state(o: Any, state: Mapping) -> None:

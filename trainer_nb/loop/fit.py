@@ -43,13 +43,13 @@ class BoundSteps:
         self.has_own = train, valid                             # steps of the user's
         self.result_of = DefaultResult(learn.loss_fn)
         step = as_step(learn.train_step, learn)
-        self.fns = step, as_step(learn.eval_step, learn) if valid else step     # of training, of validation
+        self.fns = step, as_step(learn.eval_step, learn) if valid else step     # train, valid
         self.is_default = not train, not (train or valid)
         maker = learn.loss_fn if hasattr(learn.loss_fn, '__name__') else type(learn.loss_fn)
         is_torch = (getattr(maker, '__module__', None) or '').startswith('torch.nn.')
         # targets are as the loader yields them
         self.keeps_targets = tuple(o and not self.at['do_step'] for o in self.is_default)
-        self.is_new = tuple(o and is_torch for o in self.keeps_targets)      # torch's losses are new tensors
+        self.is_new = tuple(o and is_torch for o in self.keeps_targets)     # torch's losses are new
         groups = [*chain.from_iterable(o.param_groups for o in learn.opts.values())]
         self.one_rate = len(groups) == 1 and not isinstance(groups[0]['lr'], Tensor)
 
@@ -72,8 +72,8 @@ def _passing(learn, calls):
     return do_step
 
 # %% ../../nbs/loop/17_fit.ipynb #fda0ae5c
-_BOUNDS = (     # of the plan
-    'end_epoch', 'end_step', 'valid_every', 'valid_every_epochs', 'next_valid', 'first_row', 'first_batch')
+_BOUNDS = ('end_epoch', 'end_step', 'valid_every', 'valid_every_epochs', 'next_valid', 'first_row',
+           'first_batch')       # of the plan
 _DONE = 'valid_values', 'validated_at', 'is_trained'        # in this epoch
 OPEN = 'train', 'valid', 'train_metrics', 'valid_metrics'   # what has a state of its own
 FIT_KINDS = {**dict.fromkeys((*_BOUNDS, *_DONE), (None, int, {str: object})),
@@ -101,7 +101,7 @@ class FitState:
         self.validated_at = -1              # and at which optimizer step
         self.is_trained = False             # the training pass of this epoch is done
         self.is_running = False             # its batches are being processed
-        self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when it was opened or resumed
+        self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when opened
         self.rng_states = None              # RNG states at a stop; None while it runs
         self.warm: list[Any] = []           # loaders that kept worker processes then
         self.modes: Any = ()  # modules and their training flags then, and before a validation pass
@@ -132,8 +132,9 @@ class FitState:
         parts = named_parts(learn, self.model)
         warm = {*map(id, self.warm)}
         def had_workers(dl): return is_warm(dl) or not warm.isdisjoint(map(id, each(dl)))
-        return {**{k: getattr(self.plan, k) for k in _BOUNDS}, **{k: getattr(self, k) for k in _DONE},
-                **self._open_states(), 'time_s': self.time_s + (perf_counter() - self.opened)*self.is_running,
+        return {**{k: getattr(self.plan, k) for k in _BOUNDS},
+                **{k: getattr(self, k) for k in _DONE}, **self._open_states(),
+                'time_s': self.time_s + (perf_counter() - self.opened)*self.is_running,
                 'modes': {k: known.get(id(m), m.training) for k, m in parts.items()},
                 'kept': [k for k, m in parts.items() if id(m) in kept],
                 'warm': [k for k in ('train_dl', 'valid_dl') if had_workers(getattr(learn, k))]}
@@ -176,7 +177,8 @@ def rank_state(learn: Any, fit: FitState) -> dict[str, Any]:
     if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     passes = {k: o for k, o in fit._open_states().items() if o is not None}
     hooks = {h.name: h.state_dict() for h in learn.hooks if h.is_own}
-    res = {'rng_states': at, 'passes': passes, 'hooks': hooks, 'objects': object_states(learn.objects),
+    res = {'rng_states': at, 'passes': passes, 'hooks': hooks,
+           'objects': object_states(learn.objects),
            'buffers': [learn.world.own_buffers(m) for m in trained(learn)]}
     return to_device(res, 'cpu')
 
@@ -185,7 +187,8 @@ def load_rank_state(learn: Any, fit: FitState, state: dict[str, Any]) -> None:
     check_kinds(state, _RANK_KINDS, 'the state of a rank')
     fit._load_phases(state['passes'], learn.device)
     for h in learn.hooks:
-        if h.name in state['hooks']: h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
+        if h.name not in state['hooks']: continue
+        h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
     load_object_states(learn.objects, state.get('objects', {}))
     for m, buffers in zip(trained(learn), state.get('buffers', [])): set_buffers(m, buffers)
     fit.rng_states = state['rng_states']
@@ -234,7 +237,7 @@ class Fit(FitState):
                 f'{name} was replaced in the middle of a pass, after {phase.pass_.n} of '
                 f'{length(phase.pass_.dl) or "?"} batches: put the first one back to resume, or '
                 'call fit, which begins with the new one')
-            if self.rng_states is not None: self.rng_states[1][i] = []      # those of the first one's generators
+            if self.rng_states is not None: self.rng_states[1][i] = []      # those of the first one
         self.loaders = learn.train_dl, learn.valid_dl
 
     def is_due(self, learn: Any) -> bool:
@@ -251,7 +254,8 @@ class Fit(FitState):
         while learn.requests:
             what = learn.requests.popleft()
             if callable(what): what(learn)
-            elif what == 'stop_epoch': self.plan.end_epoch = learn.state.epoch + (self.train is not None)
+            elif what == 'stop_epoch':
+                self.plan.end_epoch = learn.state.epoch + (self.train is not None)
             else:
                 self.rng_states = rng_states(learn.train_dl, learn.valid_dl)
                 raise Stop(what)
@@ -268,7 +272,8 @@ class Fit(FitState):
 
     def is_over(self, learn: Any) -> bool:
         "Between two training batches, return whether the pass ends; carry out requests otherwise"
-        if self.plan.end_step is not None and learn.state.optimizer_step >= self.plan.end_step: return True
+        end = self.plan.end_step
+        if end is not None and learn.state.optimizer_step >= end: return True
         if learn.requests: self.answer(learn)
         return False
 

@@ -25,9 +25,10 @@ from .series import SERIES_KINDS, Series, pack_rows, unpack_rows
 
 # %% ../../nbs/loop/04_history.ipynb #475afeeb
 _ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
-HISTORY_KINDS = {'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _ROWS_KINDS, 'valid_rows': _ROWS_KINDS,
-                 'ends': Tensor, 'warned': [str], 'returned?': [str], 'spikes?': [{str: object}],
-                 'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
+HISTORY_KINDS = {
+    'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _ROWS_KINDS,
+    'valid_rows': _ROWS_KINDS, 'ends': Tensor, 'warned': [str], 'returned?': [str],
+    'spikes?': [{str: object}], 'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
 
 def _callers_level():
     "Return the `stacklevel` with which a warning names the line that called this package"
@@ -47,7 +48,7 @@ class History:
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
-        self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
+        self.spikes: list[dict] = []    # batches of too large a loss or gradient: `SpikeGuard`
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
@@ -58,13 +59,14 @@ class History:
         self.shown_in = None    # the cell that already shows it: `learn.fit(3)` shows its table once
 
     def __getitem__(self, name):
-        raise TypeError(f'a History holds several tables: learn.history.epochs[{name!r}] has the values by epoch, '
-                        'learn.history.steps those by training batch')
+        raise TypeError(
+            f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
+            'epoch, learn.history.steps those by training batch')
 
     def __dir__(self):      # for completion: only what users need
-        inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept load_state_dict
-            monitor n_packed n_revised note open_metrics recent returned revise_steps series shown_in since state_dict
-            text thread valid_rows warned"""
+        inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept
+            load_state_dict monitor n_packed n_revised note open_metrics recent returned
+            revise_steps series shown_in since state_dict text thread valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
 
     def add_steps(self, n: int, chunks: Mapping) -> None:
@@ -94,7 +96,7 @@ class History:
         self.valid_rows.append({'batch': self.n_steps, **row})
 
     def flag(self, what: str) -> None:
-        "Note in a few words what was done after the latest batch, 'lr × 2 → 0.02'; the plot marks it"
+        "Note in a few words what was done after the latest batch, 'lr → 0.02'; the plot marks it"
         self.flags.append((self.n_steps, what))
 
     def add_epoch(self, row: dict) -> None:
@@ -104,32 +106,36 @@ class History:
         self.ends.append(self.n_steps)
         for name in [k for k, v in row.items() if v != v and k not in self.warned]:
             self.warned.add(name)
-            warnings.warn(f'{name} is nan in epoch {row["epoch"]}', RuntimeWarning, stacklevel=_callers_level())
+            warnings.warn(f'{name} is nan in epoch {row["epoch"]}', RuntimeWarning,
+                          stacklevel=_callers_level())
 
     def fetch(self,
         n: int = 0,                         # length, as in `Series.fetch`
         start: Callable = lambda name: 0,   # `f(name)` → index of the first value to return
     ) -> dict[str, array]:                  # of double
-        "Return the values by training batch; in a thread other than the fit's, the last may be missing"
+        "Return the values by training batch; in a thread other than the fit's, the last may lack"
         is_mine = self.thread in (None, get_ident())
         if is_mine and self.open_metrics is not None: self.open_metrics.pack()
-        return {name: s.fetch(n, start(name), keep=is_mine) for name, s in list(self.series.items())}
+        series = list(self.series.items())
+        return {name: s.fetch(n, start(name), keep=is_mine) for name, s in series}
 
     def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
         "Return the mean losses of the latest `n` training batches"
         found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
         def mean(name, values):
-            if name != 'train_loss': values = [v for v in values if v == v] or values   # nan: left out
+            if name == 'train_loss': return sum(values)/len(values)
+            values = [v for v in values if v == v] or values    # a nan: left out
             return sum(values)/len(values)
-        return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
+        losses = {name: o for name, o in found.items() if name.startswith('train_loss') and o}
+        return {name: mean(name, o) for name, o in losses.items()}
 
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
-        def enough(name): return 1 if name == 'train_loss' else 10      # one of several may be left out
+        def enough(name): return 1 if name == 'train_loss' else 10      # others may be left out
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
-        if tails.get('train_loss'): losses = ['train_loss']     # others are what a step returned, too
+        if tails.get('train_loss'): losses = ['train_loss']     # others may be a step's
         if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
         columns, bad = self.fetch(), []     # all values
         for name in losses:
@@ -140,7 +146,8 @@ class History:
 
     def state_dict(self) -> dict:  # of tensors, which stay on their device, numbers and lists
         "Return all values, except those that an open accumulator still holds"
-        return {'n_packed': self.n_packed, 'series': {k: s.state_dict() for k, s in self.series.items()},
+        return {'n_packed': self.n_packed,
+                'series': {k: s.state_dict() for k, s in self.series.items()},
                 'epoch_rows': pack_rows(self.epoch_rows), 'valid_rows': pack_rows(self.valid_rows),
                 'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
                 'returned': [*self.returned], 'spikes': [dict(o) for o in self.spikes],
@@ -166,7 +173,7 @@ class History:
 
     @property
     def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → a value for each training batch
-        "Return values by training batch, as lists: 32 MB per million batches and column; `fetch` takes 8"
+        "Return values by training batch, as lists: 32 MB per million and column; `fetch` takes 8"
         return {name: values.tolist() for name, values in self.fetch(self.n_steps).items()}
 
     @property
@@ -202,8 +209,8 @@ class History:
     def best(self, first: int = 0) -> int | None:
         """Return the index of the row whose weights were restored, or else of the best one
 
-        It is one of the latest fit, from the row `first` on: the one with the lowest validation loss, unless a hook
-        monitors another column; ties go to the lower loss.
+        It is one of the latest fit, from the row `first` on: the one with the lowest validation
+        loss, unless a hook monitors another column; ties go to the lower loss.
         """
         first = max(first, self.since)
         if self.kept is not None and self.kept >= first: return self.kept
@@ -219,7 +226,8 @@ class History:
 
     def html(self, first: int = 0, most: int = 40) -> str:
         "Write the epoch table as HTML, with the best epoch in bold; rows as in `lines`"
-        return EpochTable(self, first, most, 320).html() if len(self) > first else '<p>no epoch yet</p>'
+        if len(self) <= first: return '<p>no epoch yet</p>'
+        return EpochTable(self, first, most, 320).html()
 
     def _page(self, status):
         picture = Plot(self).final().html(is_image=True) if self.n_steps else ''
@@ -243,7 +251,7 @@ class History:
     def _display_(self): return marimo_view(self, self.shown_in)
 
     def plot(self,
-        log: bool | None = None,    # logarithmic axis of the losses; None: where a linear one flattens most
+        log: bool | None = None,    # logarithmic axis of the losses; None: if linear flattens most
     ) -> Any:                       # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"
         return Plot(self).chart(log=log).figure()

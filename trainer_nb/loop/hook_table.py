@@ -22,13 +22,15 @@ from .order import predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
-HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, reason for its place, calls, seconds spent in it"
+HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, why its place, calls, seconds"
 
 # %% ../../nbs/loop/02_hook_table.ipynb #356458ff
 def _why(hook, others):
     "Return the reason for the place of `hook` among the `others` at its point"
-    related = {'after': predecessors(hook, others), 'before': [o for o in others if hook in predecessors(o, [hook])]}
-    reasons = [f'{word} {", ".join(o.name for o in hooks)}' for word, hooks in related.items() if hooks]
+    before = [o for o in others if hook in predecessors(o, [hook])]
+    related = {'after': predecessors(hook, others), 'before': before}
+    reasons = [f'{word} {", ".join(o.name for o in found)}'
+               for word, found in related.items() if found]
     if reasons: return '; '.join(reasons)
     has_equal = any(o is not hook and o.ord == hook.ord for o in others)
     return 'registration' if has_equal else ''      # otherwise the column `ord` is the reason
@@ -36,7 +38,8 @@ def _why(hook, others):
 # %% ../../nbs/loop/02_hook_table.ipynb #adbbdb42
 def _duration(t):
     "Seconds in a readable unit"
-    unit, k = next((unit, k) for unit, k in (('s', 1), ('ms', 1e3), ('µs', 1e6)) if t*k >= 1 or unit == 'µs')
+    units = ('s', 1), ('ms', 1e3), ('µs', 1e6)
+    unit, k = next((o for o in units if t*o[1] >= 1), units[-1])
     return f'{t*k:,.1f} {unit}'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #831f2010
@@ -54,16 +57,19 @@ def _markdown(text):
 _NUMBERS = 'calls', 'time', 'ord'       # right-aligned columns
 
 def as_markdown(names: Sequence[str], rows: Sequence, right: Sequence[str] = _NUMBERS) -> str:
-    "Write rows as a Markdown table for a terminal; the last column wraps, those in `right` are numbers"
+    "Write rows as Markdown for a terminal; the last column wraps, those in `right` are numbers"
     used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
     room = max(96 - used, 20)       # for the last column, in a terminal
     lines = []
     for *cells, last in rows:
         first, *rest = wrap(last, room, break_long_words=False) or ['']
         lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
-    widths, is_right = [max(map(len, column)) for column in zip(names, *lines)], [name in right for name in names]
+    widths = [max(map(len, column)) for column in zip(names, *lines)]
+    is_right = [name in right for name in names]
     rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, is_right)]
-    def line(cells): return ' | '.join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, is_right))
+    def line(cells):
+        aligned = zip(cells, widths, is_right)
+        return ' | '.join(c.rjust(w) if right else c.ljust(w) for c, w, right in aligned)
     return '\n'.join(f'| {line(cells)} |' for cells in [names, rule, *lines])
 
 # %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e02
@@ -77,7 +83,8 @@ def _as_html(names, rows):
     "Write rows of cells, which are HTML, as a table"
     def style(name):
         wrapping = ';white-space:nowrap' if name in ('when', 'hook', 'time') else ''
-        return f'text-align:{"right" if name in _NUMBERS else "left"};padding:2px 8px;vertical-align:top{wrapping}'
+        side = 'right' if name in _NUMBERS else 'left'
+        return f'text-align:{side};padding:2px 8px;vertical-align:top{wrapping}'
     styles = [style(o) for o in names]
     def row(tag, cells):
         cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles))
@@ -86,7 +93,7 @@ def _as_html(names, rows):
     return f'<table style="border-collapse:collapse;margin:0">{row("th", names)}{body}</table>'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
-_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))     # event or step → its meaning
+_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))   # by event or step
 
 def _meaning(point): return _MEANINGS.get(point, '').split(';')[0].replace('`', '')
 
@@ -95,14 +102,16 @@ def _timing(table): return ['calls', 'time', 'share'] if any(r.calls for r in ta
 def _measured(table, rows, bar):
     "Cells with the largest number of calls, the time and its share; none before a fit"
     if not _timing(table): return []
-    n, (t, total) = max(r.calls for r in rows), (sum(max(r.time_s, 0) for r in o) for o in (rows, table.rows))
-    return [f'{n:,}', _duration(t) if n else '', bar(t/total) if total else '']
+    n, time = max(r.calls for r in rows), sum(max(r.time_s, 0) for r in rows)
+    total = sum(max(r.time_s, 0) for r in table.rows)
+    return [f'{n:,}', _duration(time) if n else '', bar(time/total) if total else '']
 
 def _points(table):
     "Return each event or step to list with its rows, and why it has none"
     found = {point: [*rows] for point, rows in groupby(table.rows, lambda r: r.point)}
     def none(point): return '(never reached)' if point in table._skip else '(none)'
-    return [(o, found.get(o, []), '' if o in found else none(o)) for o in (LIFECYCLE if table._all else found)]
+    points = LIFECYCLE if table._all else found
+    return [(o, found.get(o, []), '' if o in found else none(o)) for o in points]
 
 def _each(table, rows, text, bar, indent):
     "Cells of the hooks of an event or step, one by one"
@@ -122,7 +131,8 @@ def _lines(table, text, bar, fold=lambda names, rows: names):
         elif blank and not table._all and not any(r.calls for r in rows): idle.append(point)
         else: yield [point, *_measured(table, rows, bar), fold(names, rows)]
     if idle: yield ['never called', *blank, ', '.join(idle)]
-    if blank: yield ['all hooks', '', _measured(table, table.rows, bar)[1], '', text(_slowest(table))]
+    if blank:
+        yield ['all hooks', '', _measured(table, table.rows, bar)[1], '', text(_slowest(table))]
 
 def _slowest(table):
     "Name the hooks that take most of the time"
@@ -137,13 +147,15 @@ class HookTable:
     def __init__(self,
         calls: Calls,               # of the learner's hooks
         skip: Iterable[str] = (),   # points that this learner never reaches
-        all: bool = False,          # list points without a hook, too, and as text the hooks one by one
+        all: bool = False,          # list points without a hook, too; as text, hooks one by one
     ):
         self.rows = []
         for point, here in calls.at.items():
             if point in skip: continue
             hooks = [c.hook for c in here]
-            self.rows += [HookRow(point, c.hook.name, c.hook.ord, _why(c.hook, hooks), c.n, c.time_s) for c in here]
+            for c in here:
+                why = _why(c.hook, hooks)
+                self.rows.append(HookRow(point, c.hook.name, c.hook.ord, why, c.n, c.time_s))
         self._all, self._skip = all or not self.rows, {*skip}
 
     def __str__(self) -> str:
@@ -151,7 +163,8 @@ class HookTable:
         if not self._all: return as_markdown(short, [*_lines(self, _markdown, _bar)])
         names, rows = ['when', 'hook', *_timing(self), 'ord', 'why, or what happens'], []
         for point, here, none in _points(self):
-            cells = _each(self, here, _markdown, _bar, '· ') or [[none, *['']*(len(names) - 3), _meaning(point)]]
+            none_here = [none, *['']*(len(names) - 3), _meaning(point)]
+            cells = _each(self, here, _markdown, _bar, '· ') or [none_here]
             rows += [[name, *line] for name, line in zip([point] + ['']*len(cells), cells)]
         return as_markdown(names, rows)
 
@@ -163,7 +176,8 @@ class HookTable:
             cells = _each(self, rows, escape, _html_bar, '&nbsp;'*3)
             table = _as_html(['hook', *_timing(self), 'ord', 'why there'], cells)
             return f'<details><summary>{names}</summary>{table}</details>'
-        return _as_html(['when', *_timing(self), 'hooks, in order'], _lines(self, escape, _html_bar, fold))
+        names = ['when', *_timing(self), 'hooks, in order']
+        return _as_html(names, _lines(self, escape, _html_bar, fold))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
 def as_hooks(hooks: Any) -> tuple[Hook, ...]:
@@ -176,7 +190,8 @@ def _check_hook(hook, others):
     if not isinstance(hook, Hook):
         if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
         how = 'LambdaHook(after_step=f) makes one of a function'
-        if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
+        if hasattr(hook, 'get_last_lr'):
+            how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
         raise TypeError(f'{hook!r} is not a hook; {how}')
     for h in others:
         if h is hook or (hook.unique and h.name == hook.name):
@@ -227,13 +242,13 @@ class Hooked:
     ) -> Any:                # `Hook`; raises KeyError if there is none and no default
         "Return the first hook of a class"
         for h in self.hooks:
-            if isinstance(cls, str) and h.name == cls or isinstance(cls, type) and isinstance(h, cls): return h
+            if h.name == cls or isinstance(cls, type) and isinstance(h, cls): return h
         if default is not ...: return default
         names = ', '.join(h.name for h in self.hooks) or 'none'
         raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {names}')
 
     def provider(self, name: str) -> Hook | None:
-        "Return the first hook whose class has `name` in `provides`, such as 'accumulation', or None"
+        "Return the first hook whose class has `name`, such as 'accumulation', in `provides`"
         return next((h for h in self.hooks if name in h.provides), None)
 
     @contextmanager
@@ -247,12 +262,13 @@ class Hooked:
 
     @with_comments
     def describe_hooks(self,
-        all: bool = False,  # also list the events and steps without a hook, and what happens there, as without any
-                            # hook; and as text, hooks one by one with the reasons
+        all: bool = False,  # list events and steps without a hook, too, with what happens there; as
+                            # text, hooks one by one with the reasons
     ) -> HookTable:
-        """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
+        """Return a table of what runs when, in which order and why; after a fit, how often and long
 
-        It has a line for each event or step. A notebook displays it; a click on a line shows its hooks one by one,
-        with the reasons. In a script, print it: `print(learn.describe_hooks())`.
+        It has a line for each event or step. A notebook displays it; a click on a line shows its
+        hooks one by one, with the reasons. In a script: `print(learn.describe_hooks())`.
         """
-        return HookTable(Calls(self.hooks, self.is_main, old=self.calls), skip=self._unreached(), all=all)
+        calls = Calls(self.hooks, self.is_main, old=self.calls)
+        return HookTable(calls, skip=self._unreached(), all=all)

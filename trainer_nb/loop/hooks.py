@@ -40,7 +40,7 @@ class CancelFit(Cancel):
     "Raise it to end `fit`"
 
 class GoBack(Cancel):
-    "Raise it in training to restore an earlier point by its argument, `f(learn)`, and continue there"
+    "Raise it in training to restore an earlier point by its argument, `f(learn)`, and go on there"
 
 # %% ../../nbs/loop/01_hooks.ipynb #4c075672
 def _check_names(names, owner):
@@ -55,7 +55,7 @@ def _check_names(names, owner):
                         f'Events: {", ".join(EVENTS)}. Steps: {", ".join(STEPS)}.')
 
 # %% ../../nbs/loop/01_hooks.ipynb #5a1f0e04
-_VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}       # what a step and its wrappers take
+_VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}   # what they take
 
 def _n_values(f, point, owner, *bound):
     "Count the values that a hook's method takes after `learn` and `nxt`; refuse other parameters"
@@ -66,15 +66,15 @@ def _n_values(f, point, owner, *bound):
 class Hook:
     """Base class of all hooks. Define the methods that you need:
 
-    `before_fit`      the model is on its device; state may be restored here; also when a stopped fit is resumed
+    `before_fit`      the model is on its device; state may be restored here; of a resumed fit, too
     `before_epoch`    the training pass opens, `learn.training` is True
     `before_step`     `learn.batch` is on the device; in training and validation, like the next two
     `after_pred`      `learn.pred` exists; the default step computes the loss from it afterwards
     `after_loss`      `learn.loss` exists, a 0-d tensor
     `after_backward`  gradients exist; training only
-    `after_step`      the batch is done and counted; `learn.stepped` tells whether the optimizer stepped
+    `after_step`      the batch is done and counted; `learn.stepped`: whether the optimizer stepped
     `before_valid`    the validation pass opens, `learn.training` is False
-    `after_valid`     the validation pass of a fit is done; its values are the newest row of `learn.history.valids`
+    `after_valid`     the validation pass of a fit is done; `learn.history.valids` ends with it
     `after_epoch`     both passes are done, the newest row of `learn.history` is complete
     `after_cancel`    a batch, an epoch or the fit was cancelled or interrupted; `learn.cancelled` tells which
     `after_fit`       always the last event, after success, cancel and error
@@ -86,25 +86,26 @@ class Hook:
     `do_opt_step(learn, nxt)`              step `learn.opt`; return whether it stepped
     `do_zero_grad(learn, nxt)`             clear its gradients
 
-    Call `nxt()` once to run the next wrapper or the step, and return its result. The parameters after `nxt` are
-    optional: they are the values that the step takes. `nxt(loss/4)` passes another value to the inner wrappers and
-    the step. `learn.loss` and `learn.model` stay the user's own, except that `learn.model` is the passed one while the
-    step computes.
+    Call `nxt()` once to run the next wrapper or the step, and return its result. The parameters
+    after `nxt` are optional: they are the values that the step takes. `nxt(loss/4)` passes another
+    value to the inner wrappers and the step. `learn.loss` and `learn.model` stay the user's own,
+    except that `learn.model` is the passed one while the step computes.
     """
     ord: float = 0                      # lower runs earlier; outermost, for steps
-    runs_before: tuple[str, ...] = ()   # names of hook classes that run later than this one; wins over `ord`
+    runs_before: tuple[str, ...] = ()   # names of hook classes that run later; wins over `ord`
     runs_after: tuple[str, ...] = ()    # names of hook classes that run earlier
     unique = False                      # refuse a second hook of this class
-    in_dry_run: bool | None = None      # take part in dry runs, such as `lr_find`? None: each hook of a class of yours
-    is_own = False                      # each rank has its own state, and a checkpoint holds them all
-    together: tuple[str, ...] = ()      # methods that every rank must run when `learn.request` asks for one of them
-    provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
+    in_dry_run: bool | None = None      # take part in dry runs, as `lr_find`? None: if you wrote it
+    is_own = False                      # each rank has its own state; a checkpoint holds them all
+    together: tuple[str, ...] = ()      # methods for all ranks, if `learn.request` asks for one
+    provides: tuple[str, ...] = ()      # what others find it by, 'accumulation': `learn.provider`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _check_names(dir(cls), cls.__name__)
         for o in LIFECYCLE:
-            if isinstance(f := vars(cls).get(o), FunctionType): _n_values(f, o, cls.__name__, 'self')
+            f = vars(cls).get(o)
+            if isinstance(f, FunctionType): _n_values(f, o, cls.__name__, 'self')
         for side in 'runs_before', 'runs_after', 'provides':
             if isinstance(getattr(cls, side), str): setattr(cls, side, (getattr(cls, side),))
         if '__init__' in vars(cls): with_comments(cls.__init__)
@@ -114,7 +115,7 @@ class Hook:
         "The name in tables and messages"
         return type(self).__name__
 
-    state_kinds: dict = {}  # the attributes that a checkpoint saves: name → kind, as for `check_kinds`
+    state_kinds: dict = {}  # what a checkpoint saves: attribute → kind, as for `check_kinds`
 
     def state_dict(self) -> dict:
         "Return the state that a checkpoint saves"
@@ -166,7 +167,8 @@ class LambdaHook(Hook):
         _check_names(functions, 'LambdaHook')
         for o, f in functions.items():
             if o not in LIFECYCLE:
-                raise TypeError(f'LambdaHook got `{o}`, which is not an event or a step.{did_you_mean(o, LIFECYCLE)}')
+                raise TypeError(f'LambdaHook got `{o}`, which is not an event or a step.'
+                                f'{did_you_mean(o, LIFECYCLE)}')
             if not callable(f): raise TypeError(f'LambdaHook got `{o}={f!r}`: expected a function')
             _n_values(f, o, 'LambdaHook')
             setattr(self, o, f)
@@ -193,7 +195,8 @@ def _replaced(point, values, others):
         raise TypeError(f'nxt got {len(others)} value{"s" if others[1:] else ""}: expected {ways}')
     for name, old, new in zip(names, values, others):
         if new is None and old is not None:
-            raise TypeError(f'nxt got None as the {name}: pass one, or call nxt() to pass on the same')
+            raise TypeError(
+                f'nxt got None as the {name}: pass one, or call nxt() to pass on the same')
     return others + values[len(others):]
 
 # %% ../../nbs/loop/01_hooks.ipynb #4e137ffb

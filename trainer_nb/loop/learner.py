@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader
 
 # %% ../../nbs/loop/18_learner.ipynb #06958ea3
 from trainer_nb.base import (
-    backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device, with_comments
+    backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device,
+    with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
 from .fit import BoundSteps, Fit, _misplaced, close_epoch, close_valid, running_fit
@@ -37,7 +38,8 @@ from .missing import Stand, as_result
 from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
-    check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters, set_lr, trained
+    check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
+    set_lr, trained
 )
 from .outputs import Joined, n_samples, sizes_of
 from . import parts
@@ -57,9 +59,9 @@ class Phase:
 
     is_opening = False          # `before_valid` is being fired
     below = None                # the phase that it was opened in
-    do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
+    do = step_fn = passed = None    # steps by name; step function; model, loss as `do_step` began
     result_of = None                # `DefaultResult`
-    is_new = is_default = False     # the loss is a tensor of its own; the step function is the learner's
+    is_new = is_default = False     # the loss is a tensor of its own; the step is the learner's
     sums = pass_ = n_batches = None  # accumulator; `Pass`; its number of batches, None if unknown
     all_names = ()              # of the optimizers
     requests = ()               # of the fit, if this is a pass of its own
@@ -87,14 +89,15 @@ class Phase:
         self.loss = self.result = None
         self.yielded = None  # the batch as the loader yielded it, in validation
         self.has_pred = False                       # whether `after_pred` was fired for it
-        self.generator = self.loss_params = None    # of a step that yields; parameters of the yielded loss
+        self.generator = self.loss_params = None    # of a step that yields; parameters of its loss
         self.opt_names = self.all_names             # optimizers that step after the loss
 
     def use(self, steps: BoundSteps, learn: Any) -> None:
         "Take over the steps that the loop calls, when the phase opens and when hooks change"
         i = 0 if self.training else 1
         self.do, self.step_fn, self.result_of = steps.do, steps.fns[i], steps.result_of
-        self.is_new, self.is_default, self.one_rate = steps.is_new[i], steps.is_default[i], steps.one_rate
+        self.is_new, self.is_default = steps.is_new[i], steps.is_default[i]
+        self.one_rate = steps.one_rate
         self.all_names = self.opt_names = tuple(learn.opts)
 
     def release(self) -> None:
@@ -108,7 +111,7 @@ class Phase:
     def run(self,
         learn: Any,                 # `Learner`
         batches: Iterable[Any],     # what the loader yields
-    ) -> bool:                      # whether they are all done; False: something is due between two of them
+    ) -> bool:                      # whether all are done; False: something is due between two
         "Process batches: forward, what follows each loss, and what counts the batch"
         for item in batches:
             losses, again = None, False
@@ -127,7 +130,7 @@ class Phase:
                         break
                     losses = {**(losses or {}), f'loss_{self.opt_names[0]}': loss}
                     self.do['do_step']()
-                else:                                           # none, or the generator has returned
+                else:   # none, or the generator has returned
                     self.check_step(learn)
                     if not self.has_pred:
                         for f in at['after_pred']: f(learn)
@@ -152,22 +155,25 @@ class _Results(Phase):
     def check_result(self) -> None:     # raises TypeError or KeyError
         "Check that a step returned a dict, and in training a loss"
         if not isinstance(self.result, Mapping): raise TypeError(
-            f"the step returned a {type(self.result).__name__}: expected a dict with at least 'loss', a 0-d tensor")
+            f'the step returned a {type(self.result).__name__}: '
+            "expected a dict with at least 'loss', a 0-d tensor")
         if self.training: raise KeyError(
-            f"the step returned a dict without 'loss'; it has {', '.join(map(repr, self.result)) or 'nothing'}")
+            "the step returned a dict without 'loss'; "
+            f"it has {', '.join(map(repr, self.result)) or 'nothing'}")
 
     def check_step(self, learn: Any) -> None:  # raises TypeError
         "Raise an error if no step has processed the batch"
         if self.result is not None: return
-        names = ', '.join(call.hook.name for call in learn.calls.at['do_step']) or type(learn).__name__
-        raise TypeError(f'do_step of {names} left no result: call nxt(), or set learn.loss and learn.result')
+        names = ', '.join(c.hook.name for c in learn.calls.at['do_step']) or type(learn).__name__
+        raise TypeError(f'do_step of {names} left no result: '
+                        'call nxt(), or set learn.loss and learn.result')
 
     def take_result(self, result: Mapping[str, Any]) -> None:
         "Keep what a step returned after its last `yield`"
         self.generator = self.loss = self.loss_params = None
         self.result, self.pred = result, result.get('pred')
         if 'loss' in result: raise ValueError(
-            "the step yields losses and returns a 'loss' too: leave it out of the returned dict") from None
+            "the step yields losses and returns a 'loss' too: leave it out of the dict") from None
 
     def take_yield(self, item: Any, opts: Mapping[str, Any]) -> None:
         "Keep what a step yielded, (name of an optimizer, loss), and choose that loss's optimizer"
@@ -177,7 +183,8 @@ class _Results(Phase):
         name, loss = item
         if name not in opts:
             if '' in opts: raise ValueError(
-                f'the step yielded for optimizer {name!r}, and the only one has no name: pass optim={{{name!r}: ...}}')
+                f'the step yielded for optimizer {name!r}, and the only one has no name: '
+                f'pass optim={{{name!r}: ...}}')
             check_names('the step', [name], opts)
         check_loss(loss, self.training)
         self.loss, self.opt_names = loss, (name,)
@@ -192,15 +199,17 @@ class _Room(_Results):
         fit, before = learn.fitting, learn.cancelled
         try: text = shortage(learn, e)
         except Exception as other: text = f'what takes the memory could not be described: {other!r}'
-        can_repeat = self.training and not self.stepped and learn.world.size == 1 and not in_opt_step(e)
+        can_repeat = (self.training and not self.stepped and learn.world.size == 1
+                      and not in_opt_step(e))
         if self.training:
             for opt in learn.opts.values():
                 for p in parameters(opt): p.grad = None
-        self.current.undo()     # what a hook recorded for the batch stays: some is from before its start
+        self.current.undo()     # keeps what hooks recorded for the batch: some is from before it
         self.last_loss = None
         self.clear()
         drop_locals(e)
-        if again := can_repeat and any(h.relieve(learn) for h in learn.hooks): learn._cancel('memory')
+        again = can_repeat and any(h.relieve(learn) for h in learn.hooks)
+        if again: learn._cancel('memory')
         else: e.add_note(text)
         learn.cancelled = before
         is_own = fit is not None and self.pass_ is not None and self in (fit.train, fit.valid)
@@ -268,7 +277,7 @@ class Training(_Room):
             'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
             'already: replace it in after_epoch, by a loader')
         res = iter(self.pass_)
-        self.n_batches = self.pass_.adapter.length      # `set_epoch`, or a hook before the epoch, may have changed it
+        self.n_batches = self.pass_.adapter.length  # `set_epoch` or a hook may have changed it
         return res
 
     def is_last(self, state: StepState) -> bool:
@@ -373,7 +382,7 @@ def _of_phase(name: str, doc: str) -> Any:
 
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
-    batch = _of_phase('batch', 'The current batch, on the device; None between two batches, like the next three')
+    batch = _of_phase('batch', 'The batch, on the device; like the next three None between two')
     pred = _of_phase('pred', 'What the model returned for it, or the step as `pred`')
     loss = _of_phase('loss', 'Its loss, a 0-d tensor')
     result = _of_phase('result', 'What its step returned, a mapping')
@@ -387,36 +396,38 @@ class Learner(Hooked):
     @with_comments
     def __init__(self,
         model: nn.Module,           # moved to `device`
-        train_dl: Any = None,       # iterable of batches; or a tuple of tensors or arrays (x, y), shuffled and cut into
-                                    # batches of `bs`; or a dict of names to these; or a `Table`, `Images` or `Texts`,
-                                    # with its validation data, which is saved like what is in `state`
-        valid_dl: Any = None,       # the same for validation, in its own order; those of a dict one after another, each
-                                    # with columns `valid_<name>_loss` and so on. None: no validation
+        train_dl: Any = None,       # iterable of batches; or a tuple of tensors or arrays (x, y),
+                                    # shuffled and cut into batches of `bs`; or a dict of names to
+                                    # these; or a `Table`, `Images` or `Texts`, with its validation
+                                    # data, which is saved like what is in `state`
+        valid_dl: Any = None,       # the same for validation, in order; those of a dict in turn,
+                                    # with columns `valid_<name>_loss` etc. None: no validation
         *,
-        loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output has a `loss` of its
-                                    # own
-        train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator of (optimizer's
-                                    # name, loss); other numbers in the dict are columns of the history
+        loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
+                                    # has a `loss` of its own
+        train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator
+                                    # of (optimizer's name, loss); other numbers: history columns
         eval_step: Any = None,      # the same for validation; default: `train_step`
-        predict_step: Any = None,   # `predict_step(batch, learn)` → predictions, for `predict`, whose batches may lack
-                                    # the target; default: that of the step above
-        optim: Any = None,          # an optimizer; a class or factory called with the parameters (and `lr`); or a dict
-                                    # of names to either. Default AdamW
-        lr: Any = None,             # learning rate > 0 of an optimizer step; None: the optimizer's own. By names of
-                                    # parameters, {'body': 1e-4, 'head': 1e-3} or a function of a name, it makes param
-                                    # groups; where `optim` is a dict, a dict by its names. A number is the largest
-                                    # group's; others keep their ratio
-        metrics: Any = (),          # functions `f(pred, targ)`, objects with update/compute/reset, `Metric`s
+        predict_step: Any = None,   # `predict_step(batch, learn)` → predictions, for `predict`,
+                                    # where batches may lack the target; default: the step above
+        optim: Any = None,          # an optimizer; a class or factory called with the parameters
+                                    # (and `lr`); or a dict of names to either. Default AdamW
+        lr: Any = None,             # learning rate > 0 of an optimizer step; None: the optimizer's
+                                    # own. By names of parameters, {'body': 1e-4, 'head': 1e-3} or a
+                                    # function of a name, it makes param groups; where `optim` is a
+                                    # dict, a dict by its names. A number is the largest group's;
+                                    # others keep their ratio
+        metrics: Any = (),          # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks: Any = (),            # `Hook`s, or a single one
         bs: int = 64,               # samples in a batch, where the data is a tuple of tensors
-        device: Any = None,         # where to train; default: the model's device, or the accelerator if that is the CPU
+        device: Any = None,         # default: the model's device, or the accelerator if that is CPU
         display: Any = True,        # False, or what the hook `Display` takes
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
-        state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or hooks change, or
-                                    # dict: name → one; or a dict of numbers, tensors and lists. All are saved and
-                                    # restored with the rest
-        **others: Never,            # none; a name from another library raises an error that gives the name here
+        state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or
+                                    # hooks change, or dict: name → one; or a dict of numbers,
+                                    # tensors and lists. All are saved and restored with the rest
+        **others: Never,            # none; a name of another library raises an error with ours
     ):
         super().__init__()
         with folded():
@@ -432,17 +443,18 @@ class Learner(Hooked):
             if eval_step is not None: self.eval_step = eval_step
             if predict_step is not None: self.predict_step = predict_step
             self.state, self.history, self.world = StepState(), History(), World()
-            self.fitting = self.stopped = None      # the `Fit` that runs, and the one that `resume` continues
+            self.fitting = self.stopped = None  # the running `Fit`; the one that `resume` continues
             self.cancelled = None  # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
                                                     # 'memory', 'error'
             self.requests = deque()  # what a running fit was asked for and has not done yet
             self._looked, self._seen = Looked(), {}  # of the first batches; what the steps return
-            self._has_cast = self._opts_train = False     # data to the model's dtype; optimizers to training mode
-            self.train_dl, self.valid_dl = parts.loader_for(self, train_dl, True), parts.loader_for(self, valid_dl)
-            is_unused = self.train_dl is train_dl and self.valid_dl is valid_dl and isinstance(train_dl, DataLoader)
-            if is_unused and bs not in (64, train_dl.batch_size): warnings.warn(
-                f'bs={bs} changes nothing in train_dl, a DataLoader with batch_size={train_dl.batch_size}',
-                stacklevel=3)
+            self._has_cast = self._opts_train = False   # to the model's dtype; optimizers to train
+            self.train_dl = parts.loader_for(self, train_dl, True)
+            self.valid_dl = parts.loader_for(self, valid_dl)
+            is_kept = self.train_dl is train_dl and self.valid_dl is valid_dl
+            if is_kept and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
+                warnings.warn(f'bs={bs} changes nothing in train_dl, a DataLoader with '
+                              f'batch_size={train_dl.batch_size}', stacklevel=3)
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics: list[Any] = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
@@ -464,10 +476,10 @@ class Learner(Hooked):
     @with_comments
     def train_step(self,
         batch: Any,     # what the loader yielded, on the device
-    ) -> Any:           # dict: 'loss' (0-d tensor), 'pred', 'targ', and what named batches and outputs hold
-        "The step of a model and a loss function; override it, or pass a function `train_step(batch, learn)`"
+    ) -> Any:           # dict: 'loss' (0-d), 'pred', 'targ', what named batches and outputs hold
+        "The step of a model and a loss function; override it, or pass `train_step(batch, learn)`"
         phase = self.phase
-        if type(batch) in (tuple, list) and len(batch) == 2 and phase.loss_fn is not None:  # the usual one, quickly
+        if type(batch) in (tuple, list) and len(batch) == 2 and phase.loss_fn is not None:  # usual
             phase.pred, targ, kwargs = phase.model(batch[0]), batch[1], None
         else:
             args, kwargs, targ = unpack(batch, phase.loss_fn)
@@ -488,8 +500,8 @@ class Learner(Hooked):
 
     @with_comments
     def predict_step(self,
-        batch: Any,     # what `predict` was passed, in batches on the device: tensors or lists; of a loader what it
-                        # yields
+        batch: Any,     # what `predict` was passed, on the device: batches of tensors or lists; of
+                        # a loader what it yields
     ) -> Any:           # predictions, or a dict with 'pred', and 'targ' for `with_targs=True`
         """The step of `predict`; default: the step of validation without its loss
 
@@ -500,7 +512,8 @@ class Learner(Hooked):
         if isinstance(batch, Tensor): batch = (batch,)
         args, kwargs, targ = (), batch, None
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
-        is_without = n in (1, (self._looked.n_entries or 0) - 1) or n <= len(needed_names(self.model.forward))
+        is_without = (n in (1, (self._looked.n_entries or 0) - 1)
+                      or n <= len(needed_names(self.model.forward)))
         if n and (is_without or phase.is_inputs): args, kwargs = batch, {}
         elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
             args, kwargs, targ = unpack(batch, self.loss_fn)
@@ -515,7 +528,8 @@ class Learner(Hooked):
             res = phase.step_fn(phase.batch)
             if type(res) is not GeneratorType:
                 phase.result = res
-                phase.loss = res.get('loss') if type(res) is dict or isinstance(res, Mapping) else None
+                is_mapping = type(res) is dict or isinstance(res, Mapping)
+                phase.loss = res.get('loss') if is_mapping else None
                 if phase.loss is None: phase.check_result()
                 if not phase.has_pred: phase.pred = res.get('pred')
                 return
@@ -546,7 +560,7 @@ class Learner(Hooked):
         "Clear the gradients of `opt`"
         opt = self._opt
         if type(opt).zero_grad is not torch.optim.Optimizer.zero_grad: return opt.zero_grad()
-        for group in opt.param_groups:      # torch's own adds a label for the profiler that costs ten times as much
+        for group in opt.param_groups:  # torch's own adds a profiler's label, at ten times the cost
             for p in group['params']: p.grad = None
 
     # fit, stop, resume
@@ -554,41 +568,45 @@ class Learner(Hooked):
     @with_comments
     def fit(self,
         n_epochs: int | None = None,    # ≥ 1: further epochs to train; or
-        *data: Never,                   # none; data belongs to the learner, and the error shows the call
+        *data: Never,                   # none: data belongs to the learner; the error shows it
         max_steps: int | None = None,   # ≥ 1: further optimizer steps to take
-        valid_every: int | None = None, # ≥ 1: optimizer steps between validations, besides those at epochs' ends
-        valid_every_epochs: int | None = None,  # ≥ 1: epochs between validations, where they are slow; the last epoch
+        valid_every: int | None = None, # ≥ 1: steps between validations, besides at epochs' ends
+        valid_every_epochs: int | None = None,  # ≥ 1: epochs between validations; the last epoch
                                                 # always has one. None: each epoch
         valid_first: bool = False,      # validate before the first step, too
-        lr: Any = None,                 # number > 0: learning rate from here on, of the param group with the largest
-                                        # one; the others keep their ratio to it. For several optimizers a dict by their
-                                        # names. Not used if a checkpoint is resumed
+        lr: Any = None,                 # learning rate > 0 from here on, of the group with the
+                                        # largest; others keep their ratio. For several optimizers a
+                                        # dict by name. Unused if a checkpoint is resumed
         hooks: Any = (),                # hooks for this fit alone
-        keep_best: bool | str = False,  # True: end with the weights of the epoch with the lowest valid_loss; or by
-                                        # another column of the epoch table, such as 'valid_accuracy'
-        resume: Any = False,            # True or a path: finish what a checkpoint began, `n_epochs` in all
-        on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
-        **others: Never,                # none; a name from another library raises an error that gives the name here
+        keep_best: bool | str = False,  # True: end with the weights of the lowest valid_loss; or by
+                                        # another epoch column, such as 'valid_accuracy'
+        resume: Any = False,            # True or a path: finish a saved fit, `n_epochs` in all
+        on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` at an interrupt, or 'return'
+        **others: Never,                # none; a name of another library raises an error with ours
     ) -> History:
         """Train for some epochs or optimizer steps, and validate at each epoch's end
 
-        Raises ValueError or TypeError if something does not fit together, before anything has changed, and
-        `TrainingInterrupted` after an interrupt. An error in a step or a hook keeps its type, with notes on where
-        it happened.
+        Raises ValueError or TypeError if something does not fit together, before anything changes,
+        and `TrainingInterrupted` after an interrupt. An error in a step or a hook keeps its type,
+        with notes on where it happened.
 
-        The whole model trains in training mode, except what a hook switches to evaluation mode, such as `FreezeBN`.
-        Afterwards each module is in the mode from before: `learn.model(x)` may use dropout, `learn.predict(x)` never
-        does.
+        The whole model trains in training mode, except what a hook switches to evaluation mode,
+        such as `FreezeBN`. Afterwards each module is in the mode from before: `learn.model(x)` may
+        use dropout, `learn.predict(x)` never does.
         """
         with folded():
-            if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
+            if data or others or is_data(n_epochs):
+                refuse_fit(Learner.fit, (n_epochs, *data), others)
             hooks = as_hooks(hooks)
-            if keep_best: hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best))[len(self.hooks):]
-            plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks, resume, on_interrupt)
+            if keep_best:
+                hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
+            plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks,
+                        resume, on_interrupt)
             plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
-            if stopped is not None and stopped.train is not None and not (resume or stopped.is_trained): warnings.warn(
+            is_left = stopped is not None and stopped.train is not None and not stopped.is_trained
+            if is_left and not resume: warnings.warn(
                 'fit begins a new epoch, without the rest of the one that was stopped '
                 f'{self.position}: learn.resume() would have continued it', stacklevel=2)
             with running_fit(fit, self) as interrupts, interrupts.open():
@@ -667,23 +685,24 @@ class Learner(Hooked):
 
     @with_comments
     def request(self,
-        what: Any,                  # 'stop', 'stop_epoch', or a function of the learner, called in the loop's thread
-        everywhere: bool = False,   # True: all ranks make this request in the same batch, so none needs to tell others
+        what: Any,                  # 'stop', 'stop_epoch' or `f(learn)`, for the thread of the loop
+        everywhere: bool = False,   # True: all ranks request it in one batch, none tells others
     ) -> None:
         "Ask a running fit, from any thread, to do something between two batches"
         if what not in ('stop', 'stop_epoch') and not callable(what):
-            raise ValueError(f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
+            raise ValueError(f"request got {what!r}: "
+                             "expected 'stop', 'stop_epoch' or a function of the learner")
         (self.requests.give if everywhere and self.world.size > 1 else self.requests.append)(what)
 
     def stop(self) -> None:
-        "End a running fit between two batches, from a hook, a widget or another thread; `resume` continues it"
+        "End a running fit between two batches, from a hook or any thread; `resume` continues it"
         self.request('stop')
 
     def dry_run(self) -> AbstractContextManager[DryRun]:
-        """Train some batches, and restore everything afterwards: `with learn.dry_run() as r: r.train_batch()`
+        """Train some batches, then restore all: `with learn.dry_run() as r: r.train_batch()`
 
-        Raises ValueError if there is nothing to train, or if the loader can be read only once. The first interrupt sets
-        `is_over`, the second one raises. `r.learn` is the learner that trains: a twin with counters of its own.
+        Raises ValueError if there is nothing to train, or the loader can be read only once. The
+        first interrupt sets `is_over`, the second raises. `r.learn` trains, with own counters.
         """
         return dry_run(self)
 
@@ -691,8 +710,8 @@ class Learner(Hooked):
 
     @with_comments
     def validate(self,
-        dl: Any = None,     # loader or tuple of tensors, or a dict of names to these; default `valid_dl`
-    ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; with several sets, also 'valid_<set>_<metric>'
+        dl: Any = None,     # loader, tuple of tensors, or dict of these by name; default `valid_dl`
+    ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; of sets also 'valid_<set>_<metric>'
         "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
             self._check_use()
@@ -710,28 +729,32 @@ class Learner(Hooked):
 
     @with_comments
     def predict(self,
-        *data: Any,                 # inputs, with or without targets: a loader; a tensor, array or tuple of them; a
-                                    # mapping, one batch by name; a list of texts or paths, or a data frame, for a
-                                    # `predict_step`, or for a `Table`, `Images` or `Texts` in `state`. Or several
-                                    # tensors or arrays: all are inputs of the model
+        *data: Any,                 # inputs, with or without targets: a loader; a tensor, array or
+                                    # tuple of them; a mapping, one batch by name; a list of texts
+                                    # or paths, or a data frame, for a `predict_step`, or for a
+                                    # `Table`, `Images` or `Texts` in `state`. Or several tensors or
+                                    # arrays: all are inputs of the model
         with_targs: bool = False,   # return targets too
-        batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result
-        as_frame: Any = False,      # True, or names of the classes: a pandas `DataFrame` with names and probabilities
-    ) -> Any:                   # predictions of all samples on the host, as the model returns them: tensors and
-                                # nestings of them (with `AMP` in bfloat16: NumPy needs .float()), or a list; or
-                                # (predictions, targets)
+        batched: bool = True,       # False: one sample, without a batch dimension, as is the result
+        as_frame: Any = False,      # True, or class names: a pandas `DataFrame`, with probabilities
+    ) -> Any:                   # all predictions on the host, as the model returns them: tensors
+                                # and nestings of them (with `AMP` in bfloat16: NumPy needs
+                                # .float()), or a list; or (predictions, targets)
         """Return predictions, in evaluation mode and without gradients
 
-        Of a tuple, the last entry is the target if the model can be called without it; after a fit, if it has as many
-        entries as a training batch.
+        Of a tuple, the last entry is the target if the model can be called without it; after a fit,
+        if it has as many entries as a training batch.
         """
         with folded():
             self._check_use()
-            if not data: raise TypeError('predict got nothing: pass inputs, or a loader such as learn.valid_dl')
+            if not data: raise TypeError(
+                'predict got nothing: pass inputs, or a loader such as learn.valid_dl')
             given = data if batched else parts.batch_of_one(data)
-            dl, how = (parts.several(self, given), 'inputs') if len(data) > 1 else parts.to_predict(self, *given)
+            if len(data) > 1: dl, how = parts.several(self, given), 'inputs'
+            else: dl, how = parts.to_predict(self, *given)
             if with_targs and how == 'inputs' and not self.is_own('predict_step'): raise ValueError(
-                'predict got inputs without targets: pass both in a tuple, predict((x0, x1, y), with_targs=True)')
+                'predict got inputs without targets: '
+                'pass both in a tuple, predict((x0, x1, y), with_targs=True)')
             frame = None if as_frame is False else self._make_frame(as_frame, data[0], dl)
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
@@ -771,10 +794,10 @@ class Learner(Hooked):
 
     @with_comments
     def __call__(self,
-        *inputs: Any,   # what the model takes: tensors, arrays, or nestings of them; moved to `device`
+        *inputs: Any,   # what the model takes: tensors, arrays, nestings of them; moved to `device`
         **named: Any,   # the same by name
     ) -> Any:           # what the model returns, on `device`
-        "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
+        "Call the model, or its average, in eval mode without gradients; `predict` reads a loader"
         with folded():
             self._check_use()
             dtype = float_dtype(self.model)
@@ -792,14 +815,15 @@ class Learner(Hooked):
         if not self.phase.is_default: return (
             'predict runs your own step, without what the batch lacks: pass batches that hold it, '
             'or to the learner a predict_step(batch, learn) that returns the predictions')
-        first = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None) if len(batch) else None
+        first = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
         if isinstance(first, list) and first and isinstance(first[0], str): return (
             'the batch holds texts, and the model was called with them: pass to the learner a '
             'predict_step(batch, learn) that turns them into tensors')
-        is_several = isinstance(batch, (list, tuple)) and len(batch) > 1 and self._looked.n_entries is None
-        if is_several: return (
-            f'predict took the last of the {len(batch)} entries of the batch for its target, as no fit has shown how '
-            'many inputs there are: if all are inputs, pass them one by one, learn.predict(x0, x1)')
+        is_several = isinstance(batch, (list, tuple)) and len(batch) > 1
+        if is_several and self._looked.n_entries is None: return (
+            f'predict took the last of the {len(batch)} entries of the batch for its target, as no '
+            'fit has shown how many inputs there are: if all are inputs, pass them one by one, '
+            'learn.predict(x0, x1)')
         return None
 
     # the stack of phases
@@ -817,7 +841,8 @@ class Learner(Hooked):
         pass_ = Pass(dl)
         if not (sets := pass_.adapter.sets): return Validation(pass_=pass_, sums=sums(dl))
         check_sets(sets, self.metrics)
-        return Validation(pass_=pass_, sums=Accumulators({name: sums(o) for name, o in sets.items()}))
+        each = Accumulators({name: sums(o) for name, o in sets.items()})
+        return Validation(pass_=pass_, sums=each)
 
     def _bound_steps(self):
         "Return the steps of the fit that runs, or bind them"
@@ -852,17 +877,19 @@ class Learner(Hooked):
     @contextmanager
     def _apart(self, phase):
         "Open a validation or prediction outside `fit`, or in the middle of one: errors say where"
-        is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # nobody handles interrupts
+        is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # nobody has it
         is_alone = not self.is_fitting and is_free
         below, counts, pass_ = self.phase, (self.world.n, self.world.total), phase.pass_
         with Interrupts(self, at_once=True) if is_alone else nullcontext() as interrupts:
             try:
-                with evaluating(phase, self), interrupts.open() if is_alone else nullcontext(): yield
+                with evaluating(phase, self), interrupts.open() if is_alone else nullcontext():
+                    yield
             except BaseException as e:
                 pass_.close()
                 if isinstance(e, Cancel) and not self.is_fitting: raise _misplaced(e) from e
                 if not self.is_fitting: self._explain(e)
-                note_place(e, f'raised after {pass_.n} of {length(pass_.dl) or "?"} batches', self.batch)
+                done = f'{pass_.n} of {length(pass_.dl) or "?"}'
+                note_place(e, f'raised after {done} batches', self.batch)
                 raise
             finally:
                 self.phase, (self.world.n, self.world.total) = below, counts
@@ -910,15 +937,17 @@ class Learner(Hooked):
 
     @property
     def opts(self) -> dict[str, Any]:   # name → optimizer; the name of a single one is ''
-        "The optimizers; between two fits, assign whatever `optim` takes. New optimizers keep their own rates"
+        "The optimizers; between two fits, assign what `optim` takes. New ones keep their own rates"
         return self._opts
 
     @opts.setter
     def opts(self, optim: Any) -> None:
         if self.is_fitting:
-            raise RuntimeError('an optimizer cannot be replaced in a fit: set learn.opt or learn.opts between two fits')
+            raise RuntimeError('an optimizer cannot be replaced in a fit: '
+                               'set learn.opt or learn.opts between two fits')
         self._set_opts(make_optimizers(self.model, optim, loss_fn=self.loss_fn))
-        if self.stopped is not None and self.stopped.train is not None: self.stopped = None     # it was of the old one
+        if self.stopped is not None and self.stopped.train is not None:
+            self.stopped = None     # it was of the old one
 
     @property
     def opt(self) -> Any:   # optimizer, or None if there is none
@@ -929,9 +958,10 @@ class Learner(Hooked):
     def opt(self, optim: Any) -> None:
         if len(self._opts) > 1:
             names = ', '.join(map(repr, self._opts))
-            raise ValueError(
-                f'there are several optimizers, {names}: set all of them, learn.opts = {{name: optimizer}}')
-        self.opts = {self.opt_name: optim} if self.opt_name and not isinstance(optim, Mapping) else optim
+            raise ValueError(f'there are several optimizers, {names}: '
+                             'set all of them, learn.opts = {name: optimizer}')
+        if self.opt_name and not isinstance(optim, Mapping): optim = {self.opt_name: optim}
+        self.opts = optim
 
     def _choose_opt(self, name: str) -> None:
         "Make the optimizer of a name `learn.opt`"
@@ -942,11 +972,11 @@ class Learner(Hooked):
         self._opts = opts
         if vars(self).get('opt_name') not in opts: self.opt_name = next(iter(opts), '')
         self._opt = opts.get(self.opt_name)
-        self.closes = any(map(needs_closure, opts.values()))        # a step of the optimizer evaluates the loss again
+        self.closes = any(map(needs_closure, opts.values()))    # its step evaluates the loss again
         if self.closes and len(opts) > 1:
             kinds = ', '.join(type(o).__name__ for o in opts.values())
-            raise ValueError(
-                f'optim is {kinds}: an optimizer whose step evaluates the loss again must be the only one')
+            raise ValueError(f'optim is {kinds}: an optimizer whose step evaluates the loss again '
+                             'must be the only one')
 
     def _set_opt_modes(self, training: bool) -> None:
         "Put optimizers that have modes, as schedule-free ones do, into one of them"
@@ -970,20 +1000,22 @@ class Learner(Hooked):
     def position(self) -> str:
         "Where the loop is, in words"
         fit, epoch = self.fitting or self.stopped, self.state.epoch
-        if fit is None or fit.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
+        if fit is None or fit.train is None:
+            return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
         name, dl, n = 'training', self.train_dl, self.state.batch_idx
-        is_begun = fit.valid is not None and fit.valid.pass_.start is not None      # not so in `before_valid`
+        is_begun = fit.valid is not None and fit.valid.pass_.start is not None  # after before_valid
         if is_begun: name, dl, n = 'validation', self.valid_dl, fit.valid.pass_.n
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {name} batches'
 
     @property
-    def bounds(self) -> dict[str, Any]:     # 'epoch', 'step' → its end, as `state` counts, None: not bounded by that;
-                                            # 'row', 'batch' → epochs and batches in `history` before it; 'valid_every'
+    def bounds(self) -> dict[str, Any]:     # 'epoch', 'step' → its end in `state`, None: unbounded;
+                                            # 'row', 'batch' → number in `history` before it;
+                                            # 'valid_every'
         "Where the running or stopped fit began, and where it ends"
         fit = self.fitting or self.stopped
         plan = Plan() if fit is None else fit.plan
-        return {'epoch': plan.end_epoch, 'step': plan.end_step, 'row': plan.first_row, 'batch': plan.first_batch,
-                'valid_every': plan.valid_every}
+        return {'epoch': plan.end_epoch, 'step': plan.end_step, 'row': plan.first_row,
+                'batch': plan.first_batch, 'valid_every': plan.valid_every}
 
     @property
     def valid_idx(self) -> int:
@@ -993,25 +1025,28 @@ class Learner(Hooked):
 
     @property
     def is_last_batch(self) -> bool:
-        "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
+        "Whether this is the epoch's last training batch; reads the next one if that is unknown"
         return isinstance(self.phase, Training) and self.phase.is_last(self.state)
 
     @with_comments
     def record(self,
         name: str,          # column in `history.steps`
         value: Any,         # number or 0-d tensor, which is copied, not read from the device
-        mean: bool = False, # True: its mean over samples, too, is a column of the epoch, `train_<name>` or
-                            # `valid_<name>`
+        mean: bool = False, # True: its mean over samples, too, is a column of the epoch,
+                            # `train_<name>` or `valid_<name>`
     ) -> None:
-        """Record a value beside the loss of the current batch, before `after_step`; of validation batches only the mean
+        """Record a value beside the loss of the batch, before `after_step`; in validation the mean
 
-        In `after_valid` it becomes a value of the validation pass, and of its epoch; in `after_epoch` one of the epoch.
+        In `after_valid` it becomes a value of the validation pass and its epoch; in `after_epoch`
+        one of the epoch.
         """
         phase, row = self.phase, self.fitting and self.fitting.row
-        if row is not None and not isinstance(phase, Validation): return self._record_in_row(row, name, value)
+        is_valid = isinstance(phase, Validation)
+        if row is not None and not is_valid: return self._record_in_row(row, name, value)
         sums = phase.current
-        if sums is None and self.fitting is not None and self.fitting.train is not None: sums = self.fitting.train.sums
-        if sums is not None and (mean or not isinstance(phase, Validation)): sums.record(name, value, mean)
+        if sums is None and self.fitting is not None and self.fitting.train is not None:
+            sums = self.fitting.train.sums
+        if sums is not None and (mean or not is_valid): sums.record(name, value, mean)
 
     def _record_in_row(self, row, name, value):
         check_column(name, lr_names(self.opts))
@@ -1029,15 +1064,16 @@ class Learner(Hooked):
     # checks
 
     def _check_use(self) -> None:    # raises RuntimeError or AttributeError
-        "Refuse a call in another thread than that of a running fit, and foreign attributes between fits"
+        "Refuse another thread than that of a running fit, and foreign attributes between fits"
         self.check_thread()
         if not self.is_fitting: self._check_names()
 
     def check_thread(self) -> None:     # raises RuntimeError
         "Refuse a call in another thread than that of a running fit"
         if self.history.thread not in (None, get_ident()): raise RuntimeError(
-            'this learner is in a fit, in another thread: learn.request(f) asks the fit to call f(learn) between two '
-            'batches, for example learn.request(lambda learn: print(learn.validate()))')
+            'this learner is in a fit, in another thread: learn.request(f) asks the fit to call '
+            'f(learn) between two batches, for example '
+            'learn.request(lambda learn: print(learn.validate()))')
 
     def _check_names(self) -> None:      # raises AttributeError
         "Refuse attributes that a learner does not have; a subclass may have others"

@@ -24,7 +24,7 @@ from .hooks import is_custom
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
 def accuracy(
     pred: Tensor,  # logits, (bs, n_classes, ...) float
-    targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
+    targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0 (-100) do not count
 ) -> Tensor:       # fraction correct, 0-d float in [0, 1]; nan if no target counts
     "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
     shape = tuple(targ.shape)
@@ -32,9 +32,9 @@ def accuracy(
     if pred.ndim < 2 or pred.size(1) < 2 or targ.shape != pred.shape[:1] + pred.shape[2:]: raise ValueError(
         f'accuracy got predictions of shape {tuple(pred.shape)} and targets of shape {shape}: '
         'expected logits (n, n_classes, ...) and class ids (n, ...) or (n, 1, ...). '
-        'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, or several classes '
-        'in a sample, Metric(lambda pred, targ: ((pred.flatten() > 0) == targ.flatten()).float().mean(), '
-        'name="accuracy"), with > .5 after a sigmoid')
+        'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, '
+        'or several classes in a sample, Metric(lambda pred, targ: ((pred.flatten() > 0) == '
+        'targ.flatten()).float().mean(), name="accuracy"), with > .5 after a sigmoid')
     return torch.count_nonzero(pred.argmax(1) == targ)/_n_ids(targ)
 
 def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are what cross_entropy ignores
@@ -74,8 +74,9 @@ class _OfAll:
         elif pred.ndim == targ.ndim + 1 and pred.size(1) > 1:
             pred, targ, self.are_ids = pred.argmax(1).flatten(), targ.flatten(), True
         else: raise ValueError(
-            f'{self.name} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
-            "expected logits (n, n_classes) and class ids (n,). Otherwise return class ids from the step, "
+            f'{self.name} got predictions of shape {tuple(pred.shape)} and targets of shape '
+            f'{tuple(targ.shape)}: expected logits (n, n_classes) and class ids (n,). '
+            'Otherwise return class ids from the step, '
             f"{{..., 'ids': (pred > 0).long()}}, and pass Metric({self.name}, pred='ids')")
         self.preds.append(pred.clone())
         self.targs.append(targ.clone())
@@ -94,6 +95,8 @@ class _OfAll:
     def load_state_dict(self, state): vars(self).update(check_kinds(state, self.kinds, self.name))
 
 # %% ../../nbs/loop/03_metrics.ipynb #3017a101
+def _has(o, *names): return all(callable(getattr(o, name, None)) for name in names)
+
 class _Aggregated:
     "A cumulative metric of MONAI as a metric object"
     def __init__(self, f): self.f = f
@@ -116,30 +119,31 @@ class Metric:
     "A function or metric object, its name, and the keys of its inputs in a step's result"
     @with_comments
     def __init__(self,
-        f: Any,                   # `f(pred, targ)` → scalar, vector or dict of these; or object with `update`,
-                                  # `compute`, `reset`, or as MONAI's; or function of scikit-learn, computed as
-                                  # f(targ, pred) from all outputs of the pass
-        name: str | None = None,  # name in `train_<name>` and `valid_<name>`, prefix for keys of a dict; None: the
-                                  # function's
+        f: Any,                   # `f(pred, targ)` → scalar, vector or dict of these; or object
+                                  # with `update`, `compute`, `reset`, or as MONAI's; or function of
+                                  # scikit-learn, computed as f(targ, pred) from a pass's outputs
+        name: str | None = None,  # name in `train_<name>` and `valid_<name>`, prefix for a dict's
+                                  # keys; None: the function's
         pred: str = 'pred',       # key in `learn.result` of the first argument
-        targ: str = 'targ',       # key in `learn.result` of the second argument. Of an output with `logits`, the
-                                  # function gets these, with classes in dimension 1
+        targ: str = 'targ',       # key in `learn.result` of the second argument. Of an output with
+                                  # `logits`, the function gets these, with classes in dimension 1
         classes: Sequence[str] | None = None,   # names of a vector's entries; None: their indices
     ):
         if isinstance(f, type): raise TypeError(f'metric {f.__name__} is a class: pass an instance, {f.__name__}(...)')
-        self.is_object = all(callable(getattr(f, o, None)) for o in ('update', 'compute', 'reset'))
+        self.is_object = _has(f, 'update', 'compute', 'reset')
         if not self.is_object and not callable(f):
             raise TypeError('a metric is a function or an object with update, compute and reset; '
                             f'got a {type(f).__name__}')
         plain = getattr(f, 'func', f)   # of a partial
         own = getattr(plain, '__name__', type(plain).__name__).strip('<>')
-        if (getattr(plain, '__module__', None) or '').startswith('sklearn.'): f, self.is_object = _OfAll(f, own), True
-        elif not self.is_object and all(callable(getattr(f, o, None)) for o in ('aggregate', 'get_buffer', 'reset')):
+        if (getattr(plain, '__module__', None) or '').startswith('sklearn.'):
+            f, self.is_object = _OfAll(f, own), True
+        elif not self.is_object and _has(f, 'aggregate', 'get_buffer', 'reset'):
             f, self.is_object = _Aggregated(f), True
         self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
-        self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over targets
+        self.is_mean = getattr(plain, 'is_mean', False)     # its own claim: a mean over targets
         self.n_counted = getattr(plain, 'n_counted', Tensor.numel)
 
     def inputs(self,
@@ -160,8 +164,8 @@ class Metric:
     ) -> dict[str, Tensor]:  # column → 0-d tensor; raises TypeError or ValueError for other values
         "Return the entries of a value by column: `f1/cat` for a vector, the keys of a dict"
         if not isinstance(value, Mapping): return self._entries(self.name, value, self.classes)
-        ids = []        # of the classes that a detection metric has seen
-        if self.is_object and 'classes' in value: ids = torch.as_tensor(value['classes']).reshape(-1).tolist()
+        found = value.get('classes', ()) if self.is_object else ()
+        ids = torch.as_tensor(found).reshape(-1).tolist()   # that a detection metric has seen
         seen = [self.classes[i] for i in ids] if self.classes else ids
         res = {}
         for k, v in value.items():
@@ -191,9 +195,9 @@ def as_metrics(metrics: Any) -> list[Metric]:
     if not isinstance(metrics, (list, tuple)): metrics = [metrics]
     res = [o if isinstance(o, Metric) else Metric(o) for o in metrics]
     names = ['loss'] + [o.name for o in res]
-    for o in res:
-        if names.count(o.name) > 1:
-            raise ValueError(f'two columns are called `{o.name}`: give one of them another name, Metric(f, name=...)')
+    double = next((o for o in names if names.count(o) > 1), None)
+    if double is not None: raise ValueError(
+        f'two columns are called `{double}`: give one of them another name, Metric(f, name=...)')
     return res
 
 # %% ../../nbs/loop/03_metrics.ipynb #3d0db1c2
@@ -207,12 +211,12 @@ def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
         f'and the metrics {", ".join(map(repr, names[1:]))}: rename a set or a metric, Metric(f, name=...)')
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f279b92
-def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool, metrics: Sequence[Metric],
-                   result: Mapping) -> set[str]:
-    """Return the names of metrics whose inputs only the other phase returns, which is yet to run if `is_awaited`
+def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool,
+                   metrics: Sequence[Metric], result: Mapping) -> set[str]:
+    """Return the names of metrics whose inputs only the other phase returns, if `is_awaited` later
 
-    `found` keeps what each phase returns, by phase and metric. Raises KeyError for a metric that neither phase has, or
-    whose key looks misspelt.
+    `found` keeps what each phase returns, by phase and metric. Raises KeyError for a metric that
+    neither phase has, or whose key looks misspelt.
     """
     res, other = set(), {'train': 'valid', 'valid': 'train'}[phase]
     for m in metrics:
@@ -220,7 +224,7 @@ def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool, metri
         found[phase, about] = is_here = m.pred in result and m.targ in result
         if is_here: continue
         is_there = found.get((other, about))
-        if is_there is None and is_awaited:     # the other phase may return them, unless they look misspelt
+        if is_there is None and is_awaited:     # the other one may return them, if not misspelt
             absent = [str(k) for k in (m.pred, m.targ) if k not in result]
             is_there = not any(get_close_matches(k, map(str, result), cutoff=.85) for k in absent)
         if not is_there: m.inputs(result)       # raises
@@ -230,8 +234,8 @@ def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool, metri
 # %% ../../nbs/loop/03_metrics.ipynb #7de66483
 _GOOD = {       # words in names of values → which values are good
     'min': 'loss error err mae mse rmse perplexity ppl nll wer cer fid',
-    'max': 'accuracy acc top1 top5 precision recall f1 auc auroc ap map dice iou miou jaccard r2 bleu rouge psnr ssim '
-           'reward'}
+    'max': 'accuracy acc top1 top5 precision recall f1 auc auroc ap map dice iou miou jaccard r2 '
+           'bleu rouge psnr ssim reward'}
 
 def good_values(metric: str) -> str | None:
     "Tell by the name of a column which values are good: 'min', 'max', or None"
@@ -250,8 +254,8 @@ def as_mode(mode: str | None, monitor: str | None) -> str:
     if monitor is None: return 'min'
     if res := good_values(monitor): return res
     near = did_you_mean(monitor.split('_')[-1], ' '.join(_GOOD.values()).split())
-    raise ValueError(f"the name {monitor!r} does not tell whether lower or higher values are better: pass mode='min' "
-                     f"or mode='max'.{near}")
+    raise ValueError(f'the name {monitor!r} does not tell whether lower or higher values are '
+                     f"better: pass mode='min' or mode='max'.{near}")
 
 # %% ../../nbs/loop/03_metrics.ipynb #b99f3deb
 def check_monitored(who: str, monitor: str, learn: Any) -> None:
@@ -271,15 +275,16 @@ def is_skipped(monitor: str, row: Mapping) -> bool:
     return monitor.startswith('valid_') and not any(str(k).startswith('valid_') for k in row)
 
 def _misspelt(name, names, is_own):
-    "Return whether a name looks like a slip of another, or, if the loop makes all (`is_own`), begins one"
+    "Return whether a name looks like a slip of another, or, if the loop makes all, begins one"
     if name in names: return False
     def kind(o): return re.sub('[^0-9_]', '', o)
     near = get_close_matches(name, [o for o in names if kind(o) == kind(name)], cutoff=.87)
-    return any(abs(len(o) - len(name)) < 2 for o in near) or is_own and name and any(o.startswith(name) for o in names)
+    if any(abs(len(o) - len(name)) < 2 for o in near): return True
+    return is_own and name and any(o.startswith(name) for o in names)
 
 # %% ../../nbs/loop/03_metrics.ipynb #f2b3116f
 def rank(value: float, loss: float | None, mode: str) -> tuple:
-    "Return the key that compares epochs, lower for a better one: ties go to the lower validation loss"
+    "Return the key that compares epochs, lower for a better one: ties go to the lower valid loss"
     return value if mode == 'min' else -value, math.inf if loss is None or math.isnan(loss) else loss
 
 def best_row(rows: Sequence[Mapping], monitor: str, mode: str, first: int = 0) -> int | None:

@@ -32,10 +32,12 @@ def check_model(model: Any, loss_fn: Any) -> None:
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f'model is the class {model.__name__}: expected an nn.Module, an instance; '
                         f'pass {model.__name__}(...)')
-    if not isinstance(model, nn.Module): raise TypeError(f'model is a {type(model).__name__}: expected an nn.Module')
+    if not isinstance(model, nn.Module):
+        raise TypeError(f'model is a {type(model).__name__}: expected an nn.Module')
     if isinstance(loss_fn, type) and issubclass(loss_fn, nn.Module):
         where = 'nn.' if loss_fn.__module__.startswith('torch.nn') else ''
-        raise TypeError(f'loss_fn is the class {loss_fn.__name__}: pass an instance, {where}{loss_fn.__name__}()')
+        name = loss_fn.__name__
+        raise TypeError(f'loss_fn is the class {name}: pass an instance, {where}{name}()')
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f'loss_fn is {loss_fn!r}: expected a function f(pred, targ) or a module, '
                         'such as F.cross_entropy or nn.MSELoss()')
@@ -47,9 +49,10 @@ def is_samples(data: Any) -> bool:
     *inputs, targ = first
     if isinstance(targ, (int, float)) or getattr(targ, 'shape', None) == ():
         return all(getattr(o, 'shape', ()) for o in inputs)
-    # a batch has as many targets as inputs; but ids and where each text begins are two lists of whole numbers
-    are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in first)
-    return are_vectors and len(first) == 2 and len(first[0]) != len(first[1])
+    # a batch has as many targets as inputs; but ids and where texts begin are two lists of integers
+    are_vectors = len(first) == 2 and all(isinstance(o, Tensor) and o.ndim == 1 for o in first)
+    if not are_vectors or not all(o.is_floating_point() for o in first): return False
+    return len(first[0]) != len(first[1])
 
 def float_dtype(model: nn.Module) -> torch.dtype | None:
     "Return the floating-point dtype of a model's parameters"
@@ -63,7 +66,8 @@ def inputs_and_target(batch: Any) -> tuple[list[Tensor], Any]:
     if isinstance(batch, Mapping):
         key = next((o for o in ('labels', 'targ') if o in batch), None)
         return [v for k, v in batch.items() if k != key and isinstance(v, Tensor)], batch.get(key)
-    if isinstance(batch, (tuple, list)) and len(batch) == 1: batch = batch[0]      # `predict` has no targets
+    is_alone = isinstance(batch, (tuple, list)) and len(batch) == 1     # `predict` has no targets
+    if is_alone: batch = batch[0]
     return [batch] if isinstance(batch, Tensor) else [], None
 
 def doubled_batch(learn: Any) -> str | None:
@@ -72,11 +76,13 @@ def doubled_batch(learn: Any) -> str | None:
     inputs, targ = inputs_and_target(learn.batch)
     tensors = [*inputs, *([targ] if isinstance(targ, Tensor) else [])]
     sizes = {o.shape[:2] for o in tensors}
-    if len(tensors) < 2 or len(sizes) > 1 or any(o.ndim < 2 or o.shape[1] < 2 for o in tensors): return None
+    if len(tensors) < 2 or len(sizes) > 1: return None
+    if any(o.ndim < 2 or o.shape[1] < 2 for o in tensors): return None
     dl, (_, k) = learn.train_dl, sizes.pop()
-    return (f'each item of the {type(dl.dataset).__name__} was taken for a sample, {dl.batch_size} of which make a '
-            f'batch. All tensors of an item have {k} entries: if it is a batch, pass DataLoader(data, '
-            f'batch_size=None); if it is a sample, pass DataLoader(data, batch_size={dl.batch_size})')
+    return (f'each item of the {type(dl.dataset).__name__} was taken for a sample, {dl.batch_size} '
+            f'of which make a batch. All tensors of an item have {k} entries: if it is a batch, '
+            'pass DataLoader(data, batch_size=None); if it is a sample, pass DataLoader(data, '
+            f'batch_size={dl.batch_size})')
 
 # %% ../../nbs/loop/10_mistakes.ipynb #m1sta003
 def _check_classes(pred, targ):
@@ -124,11 +130,12 @@ def _check_untrained(learn):
     "Warn of parameters that only the loss function uses, if no optimizer has them"
     known = set(trained_parameters(learn))
     found = [p for p in _leaves(learn.loss) if isinstance(p, nn.Parameter) and p not in known]
+    shapes = ', '.join(str(tuple(p.shape)) for p in found[:5])
     if found: warnings.warn(
-        f'the loss function uses parameters that no optimizer has, so that they stay as they are: {len(found)}, of '
-        f'shapes {", ".join(str(tuple(p.shape)) for p in found[:5])}. Pass the module that holds them, Learner(model, '
-        'loss_fn=module), which a train_step may call as learn.loss_fn; or freeze them, requires_grad_(False)',
-        stacklevel=2)
+        'the loss function uses parameters that no optimizer has, so that they stay as they are: '
+        f'{len(found)}, of shapes {shapes}. Pass the module that holds them, Learner(model, '
+        'loss_fn=module), which a train_step may call as learn.loss_fn; or freeze them, '
+        'requires_grad_(False)', stacklevel=2)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #b4d7755c
 def check_first(learn: Any) -> None:
@@ -144,8 +151,8 @@ def check_first(learn: Any) -> None:
     if not learn.phase.is_default or loss_fn is None: return
     if not isinstance(loss_fn, nn.Module) and learn.world.size == 1: _check_untrained(learn)
     if type(pred) is not Tensor or not isinstance(targ, Tensor): return
-    if isinstance(loss_fn, nn.CrossEntropyLoss) or getattr(loss_fn, 'func', loss_fn) is F.cross_entropy:
-        _check_classes(pred, targ)
+    is_cross_entropy = getattr(loss_fn, 'func', loss_fn) is F.cross_entropy
+    if isinstance(loss_fn, nn.CrossEntropyLoss) or is_cross_entropy: _check_classes(pred, targ)
     elif _is_column(pred.shape, targ.shape) or _is_column(targ.shape, pred.shape):
         _check_column(pred, targ, loss_fn, learn.loss)
 
@@ -182,11 +189,13 @@ def _miscounted(dl, batch, n):
 
 def _check_gradients(learn):
     "Warn if a user's hook wraps the backward and leaves no gradient"
-    opt, hooks = learn.opts[learn.phase.opt_names[0]], [call.hook for call in learn.calls.at['do_backward']]
+    opt = learn.opts[learn.phase.opt_names[0]]
+    hooks = [call.hook for call in learn.calls.at['do_backward']]
     names = [h.name for h in hooks if is_custom(h)]
     if not names or any(p.grad is not None for p in parameters(opt)): return
-    warnings.warn(f'no parameter has a gradient after do_backward, which {", ".join(names)} '
-                  f'wrap{"" if names[1:] else "s"}: call nxt() there, or nothing is trained', stacklevel=2)
+    wrap = ', '.join(names) + (' wrap' if names[1:] else ' wraps')
+    warnings.warn(f'no parameter has a gradient after do_backward, which {wrap}: '
+                  'call nxt() there, or nothing is trained', stacklevel=2)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #43689fa9
 class Looked:
@@ -240,12 +249,13 @@ class Looked:
 def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False,
              missing: Any = None) -> Accumulator:
     "Make the accumulator for the losses and metrics of a pass"
-    own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
-    is_fresh = (steps.keeps_targets[not training]
-                and (yields_new(dl) or learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)))
+    own = steps.has_own[0] or not training and steps.has_own[1]     # which may scale its loss
+    is_copied = learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)
+    is_fresh = steps.keeps_targets[not training] and (yields_new(dl) or is_copied)
     were_seen = bool(learn.metrics and learn.history) and learn._looked.is_done(learn)
     inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
-    return Accumulator(learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
-                       is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)
+    return Accumulator(
+        learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
+        is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)
 
 def _named_inputs(learn): return learn.batch.keys() if isinstance(learn.batch, Mapping) else ()

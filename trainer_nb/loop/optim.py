@@ -30,7 +30,7 @@ def trained(learn: Any) -> list[nn.Module]:
 def _parameters_of(modules): return list(chain.from_iterable(o.parameters() for o in modules))
 
 def trained_parameters(learn: Any) -> list[nn.Parameter]:
-    "Return the parameters of the modules that a fit trains, frozen ones, too; shared ones come twice"
+    "Return the parameters of the modules that a fit trains, frozen too; shared ones come twice"
     return _parameters_of(trained(learn))
 
 def trains_loss(learn: Any) -> bool:
@@ -57,7 +57,8 @@ def _rates_of(lr, optim):
     "dict: optimizer's name → its rate"
     if not is_by_name(lr): return dict.fromkeys(optim, lr)
     if not isinstance(lr, Mapping): raise TypeError(
-        'lr is a function and optim a dict of optimizers: pass {name: ParamGroups(function), ...} as optim')
+        'lr is a function and optim a dict of optimizers: '
+        'pass {name: ParamGroups(function), ...} as optim')
     check_names('lr', lr, optim)
     for name, o in lr.items(): as_rate(f'the learning rate of {name!r}', o)
     return lr
@@ -65,8 +66,9 @@ def _rates_of(lr, optim):
 def check_names(what: str, names: Iterable[str], opts: Mapping) -> None:
     "Refuse names of optimizers that do not exist"
     for name in names:
-        if name not in opts: raise ValueError(f'{what} names the optimizer {name!r}; there are '
-                                              f'{", ".join(map(repr, opts))}.{did_you_mean(str(name), opts)}')
+        if name not in opts: raise ValueError(
+            f'{what} names the optimizer {name!r}; there are '
+            f'{", ".join(map(repr, opts))}.{did_you_mean(str(name), opts)}')
 
 def _made(name, o, model, lr, loss_fn):
     "Make the optimizer of this name from what was passed for it; None if it has no parameters"
@@ -75,16 +77,19 @@ def _made(name, o, model, lr, loss_fn):
         if lr is not None: set_lr(o, lr)
         return o
     if not callable(o) and not isinstance(o, ParamGroups):
-        raise TypeError(f'{what} is a {type(o).__name__}: expected an optimizer, its class or a factory')
+        raise TypeError(
+            f'{what} is a {type(o).__name__}: expected an optimizer, its class or a factory')
     part = getattr(model, name, loss_fn if name == 'loss_fn' else None) if name else model
     if not isinstance(part, nn.Module):
-        raise ValueError(f'{what} would get the parameters of model.{name}, which is not a module: pass an optimizer')
+        raise ValueError(f'{what} would get the parameters of model.{name}, which is not a module: '
+                         'pass an optimizer')
     owners = [part] if name or not isinstance(loss_fn, nn.Module) else [part, loss_fn]
     params = list(dict.fromkeys(chain.from_iterable(m.parameters() for m in owners)))
     if not params: return None
     if isinstance(o, ParamGroups): o = o.make(owners, lr)
     else: o = o(params, **({} if lr is None else {'lr': lr}), **fused(o, *owners))
-    if not isinstance(o, Optimizer): raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
+    if not isinstance(o, Optimizer):
+        raise TypeError(f'{what} made a {type(o).__name__}: expected an optimizer')
     return o
 
 # %% ../../nbs/loop/05_optim.ipynb #0pt1m010
@@ -92,14 +97,14 @@ def make_optimizers(model: nn.Module, optim: Any = None, lr: Any = None,
                     loss_fn: Any = None) -> dict[str, Optimizer]:
     """Convert `optim` and `lr`, as `Learner` takes them, to a dict of optimizers by name
 
-    The name of a single one is ''. Parameters of a loss function follow those of the model. Optimizers without any
-    are left out.
+    The name of a single one is ''. Parameters of a loss function follow those of the model.
+    Optimizers without any are left out.
     """
     if not isinstance(optim, Mapping):
         if is_by_name(lr):
             if isinstance(optim, (ParamGroups, Optimizer)): raise TypeError(
-                f'lr is a {type(lr).__name__}, from which the param groups are made, but optim is a '
-                f'{type(optim).__name__}, which has its own: pass the class of an optimizer')
+                f'lr is a {type(lr).__name__}, from which the param groups are made, but optim is '
+                f'a {type(optim).__name__}, which has its own: pass the class of an optimizer')
             optim, lr = ParamGroups(lr, optim), None
         optim = {'': torch.optim.AdamW if optim is None else optim}
     if not optim: raise ValueError('optim is an empty dict: expected names of optimizers')
@@ -117,19 +122,22 @@ def _asks(step):
 def needs_closure(opt: Optimizer) -> bool:
     "Return whether a step evaluates the loss again, as in LBFGS, SAM, or with `opt.needs_closure`"
     res = getattr(opt, 'needs_closure', None)
-    if res is None: res = _asks(type(opt).step) or all(hasattr(opt, o) for o in ('first_step', 'second_step'))
-    return bool(res)
+    if res is not None: return bool(res)
+    return _asks(type(opt).step) or (hasattr(opt, 'first_step') and hasattr(opt, 'second_step'))
 
 def refuse_closures(learn: Any, who: str, why: str) -> None:
     "Refuse optimizers whose step evaluates the loss again"
     for opt in learn.opts.values():
         if not needs_closure(opt): continue
-        raise ValueError(f'{who} is not for {type(opt).__name__}, whose step evaluates the loss again: {why}')
+        raise ValueError(f'{who} is not for {type(opt).__name__}, '
+                         f'whose step evaluates the loss again: {why}')
 
 def untouched(params: Iterable[nn.Parameter], kept: Iterable[tuple]) -> bool:
     "Return whether weights and gradients equal the copies `kept`; waits for the device"
-    if any((p.grad is None) != (g is None) for p, (_, g) in zip(params, kept)): return False
-    return all(torch.equal(p, w) and (g is None or torch.equal(p.grad, g)) for p, (w, g) in zip(params, kept))
+    for p, (w, g) in zip(params, kept):
+        if (p.grad is None) != (g is None) or not torch.equal(p, w): return False
+        if g is not None and not torch.equal(p.grad, g): return False
+    return True
 
 # %% ../../nbs/loop/05_optim.ipynb #c0bd3dff
 def parameters(opt: Optimizer) -> list[nn.Parameter]:  # over all groups
@@ -150,8 +158,8 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
 def _is_alike(a, b):
-    if type(a) is not type(b): return False
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and a.layout == b.layout
+    def kind(t): return type(t), t.shape, t.dtype, t.device, t.layout
+    return isinstance(b, Tensor) and kind(a) == kind(b)
 
 def load_optimizer(opt: Optimizer, state: dict) -> None:
     """Load an optimizer's state into its tensors, as compiled code and captured graphs hold them
@@ -165,7 +173,8 @@ def load_optimizer(opt: Optimizer, state: dict) -> None:
             old = before.get(p, {}).get(k)
             if isinstance(t, Tensor) and _is_alike(t, old): held[k] = old.copy_(t)
     for g in opt.param_groups:
-        if g.get('capturable') and all(p.device.type == 'cpu' for p in g['params']): g['capturable'] = False
+        is_on_host = all(p.device.type == 'cpu' for p in g['params'])
+        if g.get('capturable') and is_on_host: g['capturable'] = False
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(group: dict, key: str, value: float) -> None:
@@ -186,8 +195,8 @@ def _in_ratio(lr, now):
 def lr_names(opts: Mapping) -> list[str]:
     """Return the names of the learning rates' columns
 
-    'lr', 'lr_1' for a second group, 'lr_<name>' for one with a name of its own; where the optimizer has a name,
-    'lr_<optimizer>', 'lr_<optimizer>_1'.
+    'lr', 'lr_1' for a second group, 'lr_<name>' for one with a name of its own; where the optimizer
+    has a name, 'lr_<optimizer>', 'lr_<optimizer>_1'.
     """
     res = []
     for name, opt in opts.items():
@@ -200,7 +209,7 @@ def lr_names(opts: Mapping) -> list[str]:
 def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]:
     """Return the rates of an optimizer's groups, in the ratios of `now`, with `lr` as the largest
 
-    Or `lr` is a dict of patterns, as in `Learner(lr=...)`: the rate of each group. Raises ValueError.
+    Or `lr` is a dict of patterns, as in `Learner(lr=...)`: each group's rate. Raises ValueError.
     """
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = named_parameters(trained(learn))
@@ -209,9 +218,10 @@ def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]
     res = []
     for i, g in enumerate(learn.opts[name].param_groups):
         mine = {rates.get(p) for p in g['params']}
+        those = 'no parameter' if mine == {None} else 'some parameters'
         if len(mine) != 1 or None in mine: raise ValueError(
-            f'{list(lr)} are patterns for {"no parameter" if mine == {None} else "some parameters"} of param group '
-            f"{g.get('name', i)!r}: name whole groups, and each of them, such as {{'body': 1e-4, 'head': 1e-3}}")
+            f"{list(lr)} are patterns for {those} of param group {g.get('name', i)!r}: "
+            "name whole groups, and each of them, such as {'body': 1e-4, 'head': 1e-3}")
         res += mine
     return res
 
@@ -220,8 +230,9 @@ def check_optimizers(opts: Mapping, *owners: Any) -> None:
     "Refuse optimizers with parameters of another model, or whose rates would share a column"
     names = lr_names(opts)
     if double := [o for o in names if names.count(o) > 1]:
-        raise ValueError(f'two learning rates would be in the column {double[0]!r}, of the optimizers {list(opts)}: '
-                         'a further param group adds a number to the name; rename one of them')
+        raise ValueError(f'two learning rates would be in the column {double[0]!r}, of the '
+                         f'optimizers {list(opts)}: a further param group adds a number to the '
+                         'name; rename one of them')
     named = chain.from_iterable(m.named_parameters() for m in owners if isinstance(m, nn.Module))
     known = {id(p): name for name, p in named}
     held = {id(p) for p in chain.from_iterable(map(parameters, opts.values()))}
@@ -233,9 +244,10 @@ def check_optimizers(opts: Mapping, *owners: Any) -> None:
         missing = f', and no optimizer has its {listed(new, 4)}' if new else ''
         raise ValueError(
             f'{strange} of the {len(params)} tensors in optimizer {name or type(opt).__name__} '
-            f'are not parameters of the model or of loss_fn{missing}. If they belong to a loss or a likelihood, pass '
-            'the module that holds them, Learner(model, loss_fn=module); a step may call it as learn.loss_fn. If the '
-            'model, or a part of it, was made again after the optimizer, make the optimizer last, or pass its class')
+            f'are not parameters of the model or of loss_fn{missing}. If they belong to a loss or '
+            'a likelihood, pass the module that holds them, Learner(model, loss_fn=module); a step '
+            'may call it as learn.loss_fn. If the model, or a part of it, was made again after the '
+            'optimizer, make the optimizer last, or pass its class')
 
 def check_shared(opts: Mapping) -> None:
     "Refuse a parameter of two optimizers where one loss is for all: each clears its gradients"
@@ -244,5 +256,6 @@ def check_shared(opts: Mapping) -> None:
         for p in parameters(opt):
             if (first := of.setdefault(p, name)) == name: continue
             raise ValueError(
-                f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, and the step returns '
-                'one loss for both: give each parameter to one optimizer, or yield a loss for each optimizer')
+                f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, '
+                'and the step returns one loss for both: give each parameter to one optimizer, or '
+                'yield a loss for each optimizer')

@@ -23,40 +23,44 @@ def _by_name(table):
     return res
 
 # %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
-EVENT_NAMES = _by_name({    # event or step here → names in other libraries; as a dict: their name → ours
-    '`before_fit`': 'begin_fit on_fit_begin on_fit_start on_train_begin on_train_start fit_start before_run',
+EVENT_NAMES = _by_name({    # event or step here → names elsewhere; as a dict: their name → ours
+    '`before_fit`':
+        'begin_fit on_fit_begin on_fit_start on_train_begin on_train_start fit_start before_run',
     '`after_fit`': 'end_fit on_fit_end on_train_end fit_end after_run',
     '`before_epoch`':
-        'begin_epoch begin_train on_epoch_begin on_epoch_start on_train_epoch_start epoch_start epoch_started '
-        'before_train before_train_epoch',
+        'begin_epoch begin_train on_epoch_begin on_epoch_start on_train_epoch_start epoch_start '
+        'epoch_started before_train before_train_epoch',
     '`after_epoch`': 'end_epoch on_epoch_end on_train_epoch_end epoch_end epoch_completed',
     '`before_step`':
-        'begin_batch on_batch_begin on_batch_start on_step_begin on_train_batch_begin on_train_batch_start '
-        'batch_start iteration_started before_batch before_train_iter',
+        'begin_batch on_batch_begin on_batch_start on_step_begin on_train_batch_begin '
+        'on_train_batch_start batch_start iteration_started before_batch before_train_iter',
     '`before_step`, where `learn.training` is False':
         'on_test_batch_begin on_validation_batch_start on_test_batch_start before_val_iter',
     '`after_step`':
-        'end_batch on_batch_end on_step_end on_substep_end on_train_batch_end batch_end iteration_completed '
-        'after_batch after_train_iter',
+        'end_batch on_batch_end on_step_end on_substep_end on_train_batch_end batch_end '
+        'iteration_completed after_batch after_train_iter',
     '`after_step`, where `learn.training` is False':
         'on_test_batch_end on_validation_batch_end after_val_iter on_prediction_step',
     '`before_valid`':
-        'begin_validate on_test_begin on_validation_start on_validation_epoch_start before_validate before_val '
-        'before_val_epoch after_train after_train_epoch',
+        'begin_validate on_test_begin on_validation_start on_validation_epoch_start '
+        'before_validate before_val before_val_epoch after_train after_train_epoch',
     '`after_valid`':
-        'on_test_end on_evaluate on_validation_end on_validation_epoch_end after_validate after_val after_val_epoch',
+        'on_test_end on_evaluate on_validation_end on_validation_epoch_end after_validate '
+        'after_val after_val_epoch',
     '`after_loss`': 'begin_backward on_loss_end on_backward_begin on_before_backward before_backward',
     '`after_backward`': 'on_backward_end on_after_backward on_grad_computed',
     '`do_opt_step(learn, nxt)`':
-        'on_before_optimizer_step on_pre_optimizer_step on_optimizer_step optimizer_step before_optimizer_step',
+        'on_before_optimizer_step on_pre_optimizer_step on_optimizer_step optimizer_step '
+        'before_optimizer_step',
     '`do_zero_grad(learn, nxt)`': 'on_before_zero_grad on_zero_grad optimizer_zero_grad',
     '`after_cancel`':
-        'on_exception on_keyboard_interrupt after_cancel_step after_cancel_batch after_cancel_train '
-        'after_cancel_validate after_cancel_epoch after_cancel_fit',
+        'on_exception on_keyboard_interrupt after_cancel_step after_cancel_batch '
+        'after_cancel_train after_cancel_validate after_cancel_epoch after_cancel_fit',
     '`after_step`, with the values in `learn.history`': 'on_log',
     '`state_dict` and `load_state_dict`': 'on_save on_save_checkpoint on_load_checkpoint',
     "the learner's step, Learner(train_step=f)": 'training_step compute_loss',
-    "the learner's step, Learner(eval_step=f)": 'validation_step test_step prediction_step predict_step',
+    "the learner's step, Learner(eval_step=f)":
+        'validation_step test_step prediction_step predict_step',
     "the learner's Learner(optim=...), and the hook LRScheduler": 'configure_optimizers',
 })
 
@@ -67,7 +71,8 @@ _ARGUMENTS = _by_name({     # name here → names in other libraries; as a dict:
     'n_epochs, the first argument of learn.fit(n_epochs)': ' '.join(_EPOCHS),
     'loss_fn': 'criterion loss loss_func loss_function lossfn',
     'optim, an optimizer or its class': 'optimizer optimizers opt_func opt optim_func',
-    'train_dl and valid_dl, loaders or tuples (x, y)': 'dataloaders dls data datamodule dataset train_data',
+    'train_dl and valid_dl, loaders or tuples (x, y)':
+        'dataloaders dls data datamodule dataset train_data',
     'train_dl of the Learner':
         'train_dataloader train_dataloaders train_loader trainloader train_dataset train_ds',
     'valid_dl of the Learner':
@@ -97,7 +102,8 @@ _ARGUMENTS = _by_name({     # name here → names in other libraries; as a dict:
 def _about_others(who: str, f: Callable, others: Iterable[str]) -> str:
     "Name what this library has in place of arguments that `f`, called `who`, does not have"
     rest = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
-    known = [name for name, p in signature(f).parameters.items() if p.kind not in rest and name != 'self']
+    params = signature(f).parameters.items()
+    known = [name for name, p in params if p.kind not in rest and name != 'self']
     def hint(name):
         if name in _ARGUMENTS: return f'here it is {_ARGUMENTS[name]}'
         return did_you_mean(name, known).strip() or f'there are {", ".join(known)}'
@@ -116,11 +122,14 @@ def is_data(o: Any) -> bool:
 def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
     "Refuse arguments that `f`, a learner's `fit`, does not take; show the same call here"
     data = [o for o in given if is_data(o) and not isinstance(o, nn.Module)]
-    if not any(map(is_data, given)) and not {'x', 'y', 'validation_data', 'validation_split'} & others.keys():
+    are_named = {'x', 'y', 'validation_data', 'validation_split'} & others.keys()
+    if not any(map(is_data, given)) and not are_named:
         if given[1:]: raise TypeError(
-            f'fit takes only n_epochs by position: fit({given[0]}, lr={given[1]}), fit({given[0]}, hooks=[...])')
+            'fit takes only n_epochs by position: '
+            f'fit({given[0]}, lr={given[1]}), fit({given[0]}, hooks=[...])')
         refuse_others('fit', f, others)
-    are_arrays = {'x', 'y'} & others.keys() or any(isinstance(o, Tensor) or hasattr(o, '__array__') for o in data)
+    are_arrays = bool({'x', 'y'} & others.keys())
+    are_arrays |= any(isinstance(o, Tensor) or hasattr(o, '__array__') for o in data)
     train, valid = ('(x, y)', '(x_valid, y_valid)') if are_arrays else ('train_dl', 'valid_dl')
     if split := others.get('validation_split'): train = f'*split({train}, valid={split})'
     parts = ['model', train]
@@ -131,7 +140,8 @@ def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
     shown = {'x', 'y', 'validation_data', 'validation_split', 'batch_size', *_EPOCHS}
     rest = [o for o in others if o not in shown]
     kind = type(given[0]).__name__
-    was = f'n_epochs is a {kind}: expected a whole number' if is_data(given[0]) else 'fit has no data'
+    was = 'fit has no data'
+    if is_data(given[0]): was = f'n_epochs is a {kind}: expected a whole number'
     raise TypeError(f'{was}; pass data to the learner, Learner({", ".join(parts)}, ...).fit({n})'
                     + (f'; {_about_others("fit", f, rest)}' if rest else ''))
 
@@ -174,4 +184,5 @@ _METHODS = _by_name({     # name here → names in other libraries; as a dict: t
 
 def missing_name(o: Any, name: str, e: AttributeError) -> AttributeError:
     "Make an error that gives this library's name for one that another library uses"
-    return AttributeError(f'{e}: here it is {_METHODS[name]}' if name in _METHODS else str(e), name=name, obj=o)
+    text = f'{e}: here it is {_METHODS[name]}' if name in _METHODS else str(e)
+    return AttributeError(text, name=name, obj=o)

@@ -24,14 +24,16 @@ def n_samples(dl: Any) -> int | None:  # None if unknown
     dl = source(dl)
     if type(dl) in (list, tuple): return sum(map(batch_size, dl))
     if type(dl) is TensorLoader: n, bs = len(dl.tensors[0]), dl.bs
-    elif is_stock(dl) and dl.batch_size and not adapter_of(dl).is_partial: n, bs = length(dl.sampler), dl.batch_size
+    elif is_stock(dl) and dl.batch_size and not adapter_of(dl).is_partial:
+        n, bs = length(dl.sampler), dl.batch_size
     else: return None
     return n//bs*bs if n is not None and dl.drop_last else n
 
 # %% ../../nbs/loop/09_outputs.ipynb #4d09fbf8
 def sizes_of(batch: Any, n: Any = None) -> set[int]:
     "Return the numbers of samples that a batch may hold, with the step's own `n`; none if unknown"
-    first = batch[0] if isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields') and len(batch) else None
+    is_list = isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields')
+    first = batch[0] if is_list and len(batch) else None
     counts = sample_counts(batch)
     res = {o for o in sample_counts(first) if o in counts}
     if counts: res.add(batch_size(batch))
@@ -64,18 +66,21 @@ def _shown(x):
 class _Rows:
     "Tensors, joined along the first dimension; if the number of rows is known, copied to their place"
     def __init__(self, total=None):
-        self.total, self.whole, self.n = total, None, 0     # expected rows; a tensor for them; rows in it
+        self.total, self.whole, self.n = total, None, 0     # expected rows; their tensor; rows in it
         self.parts = []                                     # tensors that are not in it
 
     def add(self, x, name):
-        shape = self.parts[0].shape if self.parts else self.whole.shape if self.whole is not None else x.shape
+        before = self.parts[0] if self.parts else self.whole
+        shape = x.shape if before is None else before.shape
         if x.shape[1:] != shape[1:]: raise ValueError(
-            f'{name} have rows of shape {tuple(x.shape[1:])} in one batch and {tuple(shape[1:])} in another: pad them, '
-            'or return a list of one tensor for each sample')
-        if self.whole is None and not self.parts and self.total is not None and x.layout is torch.strided:
+            f'{name} have rows of shape {tuple(x.shape[1:])} in one batch and {tuple(shape[1:])} '
+            'in another: pad them, or return a list of one tensor for each sample')
+        is_first = before is None and self.total is not None
+        if is_first and x.layout is torch.strided:
             self.whole = torch.empty(self.total, *x.shape[1:], dtype=x.dtype)
         end = self.n + len(x)
-        if self.whole is not None and not self.parts and end <= self.total and x.dtype == self.whole.dtype:
+        fits = self.whole is not None and not self.parts and end <= self.total
+        if fits and x.dtype == self.whole.dtype:
             self.whole[self.n:end].copy_(x.detach())
             self.n = end
         else: self.parts.append(x.detach().to('cpu', copy=True))
@@ -83,7 +88,7 @@ class _Rows:
     def result(self):
         parts = [*([self.whole[:self.n]] if self.n else []), *self.parts]
         is_whole = not self.n or self.n == self.total
-        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()   # a view keeps the whole
+        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()   # not a view
         if parts[0].layout is not torch.strided: return torch.cat(parts)
         dtype = reduce(torch.promote_types, (o.dtype for o in parts))
         res, i = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=dtype), 0
@@ -99,7 +104,7 @@ def _kind_of(x, sizes, name, before=None):
     "Say how to read the output of a batch of one of `sizes` samples, after others of kind `before`"
     if isinstance(x, Tensor):
         if x.ndim and (not sizes or len(x) in sizes) or not x.ndim and sizes == {1}: return 'rows'
-        if not x.ndim and name.endswith("['loss']"): return 'values'    # of a model that returns its own loss
+        if not x.ndim and name.endswith("['loss']"): return 'values'    # a model's own loss
     elif _named(x) is not None: return 'fields'
     elif isinstance(x, (list, tuple)):
         rows = set().union(*map(_first_sizes, x))
@@ -136,11 +141,12 @@ class Joined:
     "Outputs of several batches as one, on the host"
     def __init__(self, name: str, total: int | None = None):
         self.name, self.total = name, total
-        self.kind, self.type, self.parts = None, None, None     # of the first batch; what holds the outputs
+        self.kind, self.type, self.parts = None, None, None     # of the first batch; the outputs
 
     def add(self, x: Any, sizes: set[int]) -> None:
-        "Add a copy of the output of a batch of one of `sizes` samples; refuse what cannot be joined"
-        if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
+        "Add a copy of the output of a batch of one of `sizes` samples; refuse what does not join"
+        is_array = hasattr(x, '__array__') and not isinstance(x, Tensor)
+        if is_array or isinstance(x, (int, float)): x = torch.as_tensor(x)
         if isinstance(x, PackedSequence): raise TypeError(
             f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
         if isinstance(x, Tensor) and x.is_nested: x = list(x.unbind())
@@ -169,7 +175,8 @@ class Joined:
 
     def result(self, is_one: bool = False) -> Any:  # of the type of the outputs
         "Join all outputs, or return that of the first sample (`is_one`); frees memory on the way"
-        if self.kind == 'fields': return _made(self.type, {k: o.result(is_one) for k, o in self.parts.items()})
+        if self.kind == 'fields':
+            return _made(self.type, {k: o.result(is_one) for k, o in self.parts.items()})
         if self.kind == 'objects' and all(o is None for o in self.parts): return None
         res = self.parts if self.kind in ('samples', 'objects') else self.parts.result()
         return res[0] if is_one else res

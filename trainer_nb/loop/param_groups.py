@@ -24,7 +24,8 @@ from .plan import as_rate
 @cache
 def _has_fused(cls, device, dtype):
     "Return whether torch can fuse a step of such parameters into one operation; tries a step"
-    if not cls.__module__.startswith('torch.optim.') or 'fused' not in signature(cls).parameters: return False
+    is_own = cls.__module__.startswith('torch.optim.')
+    if not is_own or 'fused' not in signature(cls).parameters: return False
     try:
         p = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
         p.grad = torch.zeros_like(p)
@@ -64,21 +65,24 @@ def matched_rates(lr: Any, named: Mapping, model: nn.Module) -> dict[str, tuple 
     res = dict.fromkeys(named)
     if callable(lr):
         for name in named:
-            if (o := lr(name)) is not None: res[name] = '', as_rate(f'the learning rate of {name!r}', o)
+            rate = lr(name)
+            if rate is not None: res[name] = '', as_rate(f'the learning rate of {name!r}', rate)
         return res
     for pattern, rate in (lr or {}).items():
         for name in found_names(f'the pattern {pattern!r} of lr', pattern, named, model):
             res[name] = res[name] or (pattern, rate)
         if not any(o and o[0] == pattern for o in res.values()): raise ValueError(
-            f'the pattern {pattern!r} of lr gets no parameter, as those before it match all of its: the first '
-            'match counts, so put it first')
+            f'the pattern {pattern!r} of lr gets no parameter, as those before it match all of '
+            'its: the first match counts, so put it first')
     return res
 
 def _group(params, key, is_plain, is_named):
     "Make a group of parameters; `key`: (pattern, rate), or None"
     res = {'params': params}
     if key is not None: res['lr'] = key[1]
-    if is_named: res['name'] = {'*': 'rest', '': 'rest'}.get(key[0], key[0]) + ('_no_decay' if is_plain else '')
+    if is_named:
+        name = {'*': 'rest', '': 'rest'}.get(key[0], key[0])
+        res['name'] = name + ('_no_decay' if is_plain else '')
     if is_plain: res['weight_decay'] = 0.
     return res
 
@@ -87,15 +91,16 @@ def _without_decay(owners):
     res = set()
     for m in chain.from_iterable(o.modules() for o in owners):
         is_norm = 'norm' in type(m).__name__.lower()
-        res.update(p for name, p in m.named_parameters(recurse=False) if is_norm or name.endswith('bias'))
+        own = m.named_parameters(recurse=False)
+        res.update(p for name, p in own if is_norm or name.endswith('bias'))
     return res
 
 # %% ../../nbs/loop/30_param_groups.ipynb #0pt1m003
 class ParamGroups:
-    "Param groups by parameter name, in place of an optimizer or its class: `optim=ParamGroups({'body': 1e-4})`"
+    "Param groups by parameter name, for an optimizer: `optim=ParamGroups({'body': 1e-4})`"
     def __init__(self,
-        lr: Any = None,                 # dict: pattern → learning rate > 0; or function of a parameter's name →
-                                        # rate or None
+        lr: Any = None,                 # dict: pattern → learning rate > 0; or function of a
+                                        # parameter's name → rate or None
         optim: Callable | None = None,  # class of the optimizer, or a factory; default AdamW
         *,
         decay_norms: bool = True,       # False: no weight decay for biases and the weights of norms
@@ -115,8 +120,9 @@ class ParamGroups:
         "Return the groups of a model, and a loss function, by pattern; `lr`: rate without a match"
         named = named_parameters(owners)
         rates = matched_rates(self.lr, named, owners[0])
-        if lr is not None: rates = {name: (('', lr) if key is None else key) for name, key in rates.items()}
-        missing, is_named = [name for name, key in rates.items() if key is None], isinstance(self.lr, Mapping)
+        if lr is not None: rates = {k: ('', lr) if key is None else key for k, key in rates.items()}
+        missing = [name for name, key in rates.items() if key is None]
+        is_named = isinstance(self.lr, Mapping)
         if missing and is_named: raise ValueError(
             f"no pattern of lr matches {listed(missing, 4)}: add '*' with a rate for the rest")
         plain = set() if self.decay_norms else _without_decay(owners)

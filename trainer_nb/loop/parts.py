@@ -56,7 +56,8 @@ def loader_for(learn: Any, data: Any, shuffle: bool = False) -> Any:
 # %% ../../nbs/loop/14_parts.ipynb #df8e0d2f
 def divided(train: Any, valid: Any, state: Any) -> tuple[Any, Any, Any]:
     "Return the parts of a `Table`, `Images` or `Texts` passed alone, and add it to what is saved"
-    is_whole = valid is None and all(hasattr(train, o) for o in ('train', 'valid', 'inputs', 'state_dict'))
+    needed = 'train', 'valid', 'inputs', 'state_dict'
+    is_whole = valid is None and all(hasattr(train, o) for o in needed)
     if not is_whole: return train, valid, state
     state = {type(train).__name__: train, **state} if isinstance(state, Mapping) else [train, *state]
     return train.train, train.valid, state
@@ -70,7 +71,7 @@ def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
 def batch_of_one(x: Any) -> Any:
-    "Add the dimension of the batch to a tensor, array, text, path, number, or a tuple or mapping of them"
+    "Add a batch dimension to a tensor, array, text, path, number, or a tuple or mapping of them"
     if isinstance(x, Mapping): return {k: batch_of_one(o) for k, o in x.items()}
     if isinstance(x, tuple): return tuple(map(batch_of_one, x))
     if isinstance(x, (str, PathLike)): return [x]
@@ -98,17 +99,19 @@ def several(learn: Any, inputs: tuple) -> Any:
     if not all(isinstance(o, torch.Tensor) for o in inputs):
         kinds = ', '.join(type(o).__name__ for o in inputs)
         raise TypeError(
-            f'predict got ({kinds}): expected one tensor or array for each input of the model, or data alone')
+            f'predict got ({kinds}): expected one tensor or array for each input of the model, '
+            'or data alone')
     return loader_for(learn, inputs)
 
 def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
-    "Return a loader of what `predict` gets, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
+    "Return a loader of what `predict` gets, and 'bare' if batches (x,) are of one `x`, or 'inputs'"
     if isinstance(data, (str, PathLike)): raise TypeError(
         f'predict got the text {str(data)[:40]!r}: pass a list of texts, or one with batched=False')
     is_frame, has_own = hasattr(data, 'iloc'), learn.is_own('predict_step')
     is_listed = isinstance(data, (list, tuple)) and data and isinstance(data[0], (str, PathLike))
     if (is_frame or is_listed) and not has_own:
-        prepare = next((f for o in learn.objects.values() if callable(f := getattr(o, 'inputs', None))), None)
+        found = (getattr(o, 'inputs', None) for o in learn.objects.values())
+        prepare = next(filter(callable, found), None)
         if prepare is not None: return _InBatches(prepare, data, learn.bs), 'inputs'
     if is_listed or is_frame and has_own:
         return [(data[i:i + learn.bs],) for i in range(0, len(data), learn.bs)], 'bare'
@@ -124,7 +127,8 @@ def class_names(learn: Any, dl: Any = None) -> Sequence|Mapping|None:
     loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
     for o in (*loaders, *learn.objects.values(), learn.model):
         while o is not None:
-            if isinstance(names := getattr(o, 'classes', None), (list, tuple, Mapping)): return names
+            names = getattr(o, 'classes', None)
+            if isinstance(names, (list, tuple, Mapping)): return names
             o = getattr(o, 'dataset', None)
     return None
 
@@ -151,7 +155,8 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     check_model(learn.model, learn.loss_fn)
     for name in 'train_dl', 'valid_dl': _check_loader(learn, name)
     if not any(p.requires_grad for p in trained_parameters(learn)):
-        raise ValueError(f'{type(learn.model).__name__} has no trainable parameters: nothing to fit; unfreeze some')
+        raise ValueError(f'{type(learn.model).__name__} has no trainable parameters: '
+                         'nothing to fit; unfreeze some')
     if not learn.opts: raise ValueError(
         'there is no optimizer: the model had no parameters when the learner was made; set learn.opt')
     learn.metrics = as_metrics(learn.metrics)
@@ -161,10 +166,12 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
 # %% ../../nbs/loop/14_parts.ipynb #917e3cf9
 def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"
-    tensors = chain.from_iterable(chain(o.named_parameters(), o.named_buffers()) for o in trained(learn))
+    parts = chain.from_iterable((o.named_parameters(), o.named_buffers()) for o in trained(learn))
+    tensors = chain.from_iterable(parts)
     lazy = [name for name, t in tensors if is_lazy(t)]
     if lazy: raise ValueError(
-        f'{lazy[0]} is of a lazy layer and has no shape yet, which {what} needs: call the model on a batch once before')
+        f'{lazy[0]} is of a lazy layer and has no shape yet, which {what} needs: '
+        'call the model on a batch once before')
 
 def refuse_script(model: nn.Module, what: str) -> None:
     "Refuse TorchScript, whose modules cannot be copied, wrapped or watched"
@@ -226,7 +233,8 @@ def describe_learner(learn: Any) -> str:
     is_known = not any(map(is_lazy, params))  # lazy layers have no shapes before their first batch
     n = f'{sum(p.numel() for p in params):,} parameters' if is_known else 'parameters of unknown shapes'
     with_loss = len(trained(learn)) > 1 and any(True for _ in learn.loss_fn.parameters())
-    name = type(learn.model).__name__ + (f' with {type(learn.loss_fn).__name__}' if with_loss else '')
+    name = type(learn.model).__name__
+    if with_loss: name += f' with {type(learn.loss_fn).__name__}'
     opts = ', '.join(type(o).__name__ for o in learn.opts.values()) or 'no optimizer'
-    epochs = f'{learn.state.epoch} epoch' if learn.state.epoch == 1 else f'{learn.state.epoch} epochs'
+    epochs = f'{learn.state.epoch} epoch' + ('' if learn.state.epoch == 1 else 's')
     return f'Learner({name}, {n} on {learn.device}, {opts}, {epochs} done)' 

@@ -25,7 +25,8 @@ def as_rate(name: str, value: Any) -> Any:
     "Return a finite number or 0-d tensor above 0; raises TypeError or ValueError"
     if isinstance(value, (bool, str)) or not hasattr(value, '__float__'):
         raise TypeError(f'{name} is {value!r}: expected a number above 0')
-    if not 0 < float(value) < math.inf: raise ValueError(f'{name} is {value}: expected a finite number above 0')
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f'{name} is {value}: expected a finite number above 0')
     return value
 
 # %% ../../nbs/loop/12_plan.ipynb #bddc632a
@@ -33,9 +34,11 @@ def fit_rates(lr: Any, opts: Any) -> dict[str, Any]:
     "Return the learning rates of a fit by names of optimizers; raises TypeError or ValueError"
     if lr is None: return {}
     expected = f'lr is {lr}: expected a number above 0, or a dict of them by optimizer'
-    if callable(lr) or lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys(): raise ValueError(
-        f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the others '
-        'keep their ratio; rates by names of parameters make the param groups of a new learner, Learner(lr=...)')
+    is_by_name = lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys()
+    if callable(lr) or is_by_name: raise ValueError(
+        f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, '
+        'to which the others keep their ratio; rates by names of parameters make the param groups '
+        'of a new learner, Learner(lr=...)')
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(opts, lr)
     for name, o in rates.items():
         if name not in opts: raise ValueError(f'{expected} ({list(opts)})')
@@ -74,7 +77,7 @@ class StepState:
         self.batch_idx = 0
 
 # %% ../../nbs/loop/12_plan.ipynb #635a7433
-RESUMABLE = 'stop', 'interrupt', 'memory'       # values of `learn.cancelled` after a fit that can be resumed
+RESUMABLE = 'stop', 'interrupt', 'memory'       # `learn.cancelled` after a fit that can be resumed
 
 class TrainPass(Pass):
     "A pass over the training data, whose finished batches `StepState` counts"
@@ -115,9 +118,11 @@ class Plan:
         for name in 'n_epochs', 'max_steps', 'valid_every', 'valid_every_epochs':
             if (n := getattr(self, name)) is not None: setattr(self, name, as_count(name, n))
         for name in 'valid_every', 'valid_every_epochs', 'valid_first':
-            if getattr(self, name) and loaders.get('valid_dl') is None: raise ValueError(f'{name} needs a valid_dl')
+            if getattr(self, name) and loaders.get('valid_dl') is None:
+                raise ValueError(f'{name} needs a valid_dl')
         for name, dl in loaders.items():
-            is_once = hasattr(dl, '__next__') and type(dl).__module__ in ('builtins', 'itertools')  # others may restart
+            is_plain = type(dl).__module__ in ('builtins', 'itertools')     # others may restart
+            is_once = hasattr(dl, '__next__') and is_plain
             if is_once and (n := self.n_epochs or 1) > 1: raise ValueError(
                 f'{name} is a {type(dl).__name__}, which can be read once, and {n} epochs read it '
                 f'{n} times: pass a list, or an object whose __iter__ begins anew')
@@ -129,7 +134,8 @@ class Plan:
 
     def begin(self, state: Any, history: Any = None) -> None:
         "Fix the bounds, once `state` and `history` are what the fit begins with"
-        if history is not None and not self.resume: self.first_row, self.first_batch = len(history), history.n_steps
+        if history is not None and not self.resume:
+            self.first_row, self.first_batch = len(history), history.n_steps
         done = StepState() if self.resume else state
         if self.n_epochs is not None: self.end_epoch = self.n_epochs + done.epoch
         if self.max_steps is not None: self.end_step = self.max_steps + done.optimizer_step
@@ -153,8 +159,8 @@ class Plan:
     def validates(self, state: Any) -> bool:
         "Return whether the open epoch ends with a validation pass; the last one always does"
         epoch = state.epoch + 1
-        is_last = epoch == self.end_epoch or self.end_step is not None and state.optimizer_step >= self.end_step
-        return is_last or not epoch % (self.valid_every_epochs or 1)
+        if epoch == self.end_epoch or not epoch % (self.valid_every_epochs or 1): return True
+        return self.end_step is not None and state.optimizer_step >= self.end_step
 
     def check_progress(self, state: Any) -> None:  # raises RuntimeError
         "Raise an error if no optimizer has stepped for long; a scaler may skip some steps at first"
@@ -162,5 +168,6 @@ class Plan:
         self.idle = self.idle + 1 + state.batch_idx if n == self.stepped_at else 0
         self.stepped_at = n
         if self.end_step is None or self.idle <= 100: return
-        raise RuntimeError(f'no optimizer stepped in the last {self.idle - 1} batches, so max_steps is never reached: '
-                           'does a hook cancel each step or epoch, or hold each step back?')
+        raise RuntimeError(f'no optimizer stepped in the last {self.idle - 1} batches, so '
+                           'max_steps is never reached: does a hook cancel each step or epoch, or hold each '
+                           'step back?')

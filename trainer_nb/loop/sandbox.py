@@ -135,14 +135,17 @@ def _takes_part(hook):
 
 def _copied_hooks(learn):
     "Copy each hook that takes part; a copy shares the learner's parts with its original"
-    held = [o for o in _owned([*trained(learn), learn.train_dl, learn.valid_dl]) if _attributes(o) is not None]
-    own = [learn, learn.history, *learn.opts.values(), *held, *learn.model.parameters(), *learn.model.buffers()]
+    inside = _owned([*trained(learn), learn.train_dl, learn.valid_dl])
+    held = [o for o in inside if _attributes(o) is not None]
+    own = [learn, learn.history, *learn.opts.values(), *held, *learn.model.parameters(),
+           *learn.model.buffers()]
     memo, copies = {id(o): o for o in own}, {}
     for h in filter(_takes_part, learn.hooks):
         try: copies[id(h)] = deepcopy(h, memo)
         except Exception as e:
-            warnings.warn(f'{h.name} stays out of the dry run: it cannot be copied ({type(e).__name__}: {e}). '
-                          'Set `in_dry_run = False` in its class if steps do not need it', stacklevel=4)
+            warnings.warn(f'{h.name} stays out of the dry run: it cannot be copied '
+                          f'({type(e).__name__}: {e}). Set `in_dry_run = False` in its class if '
+                          'steps do not need it', stacklevel=4)
     return copies
 
 def _left_out(hooks):
@@ -172,8 +175,9 @@ class DryRun:
         self.learn, self.interrupts, self.sums = learn, interrupts, _Latest()
         self.pass_, self.n_passes = None, 0
 
-    def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor without grad, or dict of them for a step
-                                                # that yields, or None if the step was cancelled; int or 0-d tensor
+    def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor without grad, or dict
+                                                # of them for a step that yields, or None if the
+                                                # step was cancelled; int or 0-d tensor
         "Train on the next batch; `learn.stepped` of the twin says whether an optimizer stepped"
         with self.interrupts.open(): return self._train_batch(self.learn)
 
@@ -212,7 +216,7 @@ def _copy_optimizers(learn):
     inner = [o for o in held if isinstance(o, Optimizer) and o not in own]
     memo = {id(o): o for o in (*learn.model.parameters(), *own)}
     memo |= {id(p): p for p in chain.from_iterable(map(parameters, own + inner))}
-    memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch copies no attributes of a class of its own
+    memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch omits their attributes
     for o in inner: vars(memo[id(o)]).update(deepcopy(vars(o), memo))
     for o in own: vars(o).update(deepcopy(vars(o), memo))
 
@@ -260,7 +264,8 @@ def dry_run(learn: Any) -> Iterator[DryRun]:
                 with interrupts.open(): twin.fitting.fire_first(twin)
                 try: yield res
                 except Exception as e:
-                    where = f'raised in a dry run, in batch {twin.state.batch_idx}; nothing has changed'
+                    where = f'raised in a dry run, in batch {twin.state.batch_idx}; '
+                    where += 'nothing has changed'
                     out = [h for h in twin.hooks if h not in copies.values()]
                     note_place(e, where + _left_out(out), twin.batch)
                     raise

@@ -19,7 +19,8 @@ from ..base import check_kinds, common_device
 # %% ../../nbs/loop/27_series.ipynb #5e71e507
 def _as_tensor(values):
     if isinstance(values, Tensor): return values
-    return torch.frombuffer(values[:], dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
+    if not values: return torch.zeros(0, dtype=torch.float64)
+    return torch.frombuffer(values[:], dtype=torch.float64)
 
 def _as_array(t):
     "Copy the values of a tensor to the host"
@@ -39,7 +40,8 @@ class Series:
     def extend(self, i: int, values: Tensor | list[float]) -> None:
         "Append a chunk of 1-d values at index `i`; a gap before it is filled with nan"
         if i > self.n:
-            if isinstance(values, Tensor) and values.is_floating_point(): gap = values.new_full((i - self.n,), math.nan)
+            is_float = isinstance(values, Tensor) and values.is_floating_point()
+            if is_float: gap = values.new_full((i - self.n,), math.nan)
             else: gap = array('d', [math.nan])*(i - self.n)
             self.chunks.append((self.n, gap))
         self.chunks.append((i, values if isinstance(values, Tensor) else array('d', values)))
@@ -50,7 +52,7 @@ class Series:
 
         A thread that reads while another one writes does not `keep` the copies.
         """
-        chunks = self.chunks[:]     # before `host`: a value that moves meanwhile is in both, not in neither
+        chunks = self.chunks[:]     # before `host`: a value that moves is in both, not in neither
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
         tensors = [o for o in new if isinstance(o, Tensor)]
@@ -74,13 +76,15 @@ class Series:
 
     def state_dict(self) -> dict:  # of tensors, which stay on their device, and numbers
         "Return all values, without reading them"
-        def kind(chunk): return (chunk[1].dtype, chunk[1].device) if isinstance(chunk[1], Tensor) else array
+        def kind(chunk):
+            return (chunk[1].dtype, chunk[1].device) if isinstance(chunk[1], Tensor) else array
         def join(parts):
             if len(parts) == 1: return parts[0]
             return torch.cat(parts) if isinstance(parts[0], Tensor) else array('d', b''.join(parts))
         groups = [list(zip(*g)) for _, g in groupby(self.chunks, kind)]
         self.chunks = [(starts[0], join(parts)) for starts, parts in groups]    # few, for the file
-        return {'n': self.n, 'host': _as_tensor(self.host), 'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
+        return {'n': self.n, 'host': _as_tensor(self.host),
+                'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
@@ -105,13 +109,15 @@ def pack_rows(rows: Sequence[Mapping]) -> dict:
         kinds += kind
     shape = len(names), len(rows)
     kinds = torch.frombuffer(kinds, dtype=torch.uint8) if kinds else torch.zeros(0, dtype=torch.uint8)
-    return {'names': names, 'rest': rest, 'values': _as_tensor(values).view(shape), 'kinds': kinds.view(shape)}
+    return {'names': names, 'rest': rest, 'values': _as_tensor(values).view(shape),
+            'kinds': kinds.view(shape)}
 
 def unpack_rows(state: Mapping) -> list[dict]:
     "Convert packed rows back, each with its names in the order of the columns"
     rows = [{} for _ in range(state['values'].size(1))]
     rest = {(i, name): v for i, name, v in state['rest']}
-    for name, values, kinds in zip(state['names'], state['values'].tolist(), state['kinds'].tolist()):
+    columns = zip(state['names'], state['values'].tolist(), state['kinds'].tolist())
+    for name, values, kinds in columns:
         for i, (row, v, kind) in enumerate(zip(rows, values, kinds)):
             if kind: row[name] = int(v) if kind == _CODES[int] else v
             elif (i, name) in rest: row[name] = rest[i, name]

@@ -35,9 +35,10 @@ def sizes(learn: Any) -> dict[str, int]:  # dict: name → bytes, without empty 
 # %% ../../nbs/loop/19_shortage.ipynb #c429cafb
 def _variables(e):
     "(name, tensor) of the variables in the frames of an error"
-    kinds = 'user', 'package', 'torch'      # those of the loop hold the batch alone, which has a name already
+    kinds = 'user', 'package', 'torch'      # those of the loop hold the batch alone, named already
     frames = [(owner(o.tb_frame.f_code.co_filename), o) for o in passed(e)]
-    for kind, entry in sorted((o for o in frames if o[0] in kinds), key=lambda o: kinds.index(o[0])):
+    frames = sorted((o for o in frames if o[0] in kinds), key=lambda o: kinds.index(o[0]))
+    for kind, entry in frames:
         code = entry.tb_frame.f_code
         where = getattr(code, 'co_qualname', code.co_name)
         for name, value in entry.tb_frame.f_locals.items():
@@ -76,11 +77,14 @@ def in_opt_step(e: BaseException) -> bool:  # bool
 def _remedies(learn, e):
     "What helps, as a list of str"
     hooks, res = {h.name for h in learn.hooks}, []
-    can_divide = learn.training and learn.world.size == 1 and learn.phase.generator is None and not in_opt_step(e)
-    if can_divide and 'GradAccum' not in hooks:
-        res.append("learn.add_hook(GradAccum('auto')), which divides such batches and keeps the optimizer steps")
-    if not learn.training: res.append('smaller batches in valid_dl' if learn.fitting is not None else 'smaller batches')
-    else: res.append('smaller batches, with GradAccum(n) for the same steps; learn.find_batch_size() finds their size')
+    can_divide = learn.training and learn.world.size == 1 and learn.phase.generator is None
+    if can_divide and not in_opt_step(e) and 'GradAccum' not in hooks:
+        res.append("learn.add_hook(GradAccum('auto')), "
+                   'which divides such batches and keeps the optimizer steps')
+    if learn.training:
+        res.append('smaller batches, with GradAccum(n) for the same steps; '
+                   'learn.find_batch_size() finds their size')
+    else: res.append('smaller batches' + (' in valid_dl' if learn.fitting is not None else ''))
     if 'AMP' not in hooks: res.append('AMP(), which halves the memory of most activations')
     if learn.training: res.append('Recompute("...") with the names of large blocks')
     return res
@@ -88,10 +92,12 @@ def _remedies(learn, e):
 def shortage(learn: Any, e: BaseException) -> str:
     "Describe what takes the memory, and what helps"
     found, (used, limit) = sizes(learn), memory_in_use(learn.device)
-    if learn.batch is not None: found = {f'batch {described(learn.batch)}': found.pop('batch', 0), **found}
+    if learn.batch is not None:
+        found = {f'batch {described(learn.batch)}': found.pop('batch', 0), **found}
     text = ', '.join(f'{name} {format_bytes(n)}' for name, n in found.items())
     if used: text += f'; in use {format_bytes(used)}' + (f' of {format_bytes(limit)}' if limit else '')
-    kinds = (f'{name} {described(t)} {format_bytes(t.nbytes)}' for name, t in _largest_tensors(learn, e))
+    largest = _largest_tensors(learn, e)
+    kinds = (f'{name} {described(t)} {format_bytes(t.nbytes)}' for name, t in largest)
     lines = [f'memory: {text}', f'largest tensors: {", ".join(kinds)}',
              'what helps:', *(f'- {o}' for o in _remedies(learn, e))]
     if learn.training and (in_opt_step(e) or learn.stepped):

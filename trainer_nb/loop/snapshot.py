@@ -63,7 +63,8 @@ class _Tensor:
     def put_back(self):
         t, place = self.t, self.place
         if place is not None and _memory(t) != _memory(place): t.data = place
-        if place is None or n_writes(t) != self.version or not torch.equal(t, self.value): t.copy_(self.value)
+        is_same = place is not None and n_writes(t) == self.version and torch.equal(t, self.value)
+        if not is_same: t.copy_(self.value)
         if self.is_leaf: t.requires_grad_(self.requires_grad).grad = self.grad
 
 def _memory(t): return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device
@@ -71,7 +72,7 @@ def _memory(t): return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device
 def _can_change(t):
     """Return whether a tensor can be written to
 
-    Not to one of inference mode, whose memory is freed (`fully_shard` does so), or whose entries share theirs.
+    Not to one of inference mode, whose memory is freed (`fully_shard`), or whose entries share it.
     """
     is_plain = type(t) in (Tensor, nn.Parameter) and t.layout is torch.strided
     if is_plain and t.numel() and not t.is_meta and not t.untyped_storage().nbytes(): return False
@@ -96,8 +97,10 @@ def _refill(place, old):
 def _restored(o):
     "Return a function that restores a random generator, or None if `o` is none"
     if isinstance(o, Random): return partial(o.setstate, o.getstate())
-    if isinstance(o, torch.Generator) or type(o).__name__ == 'RandomState': return partial(o.set_state, o.get_state())
-    if hasattr(type(o), 'bit_generator'): return partial(setattr, o.bit_generator, 'state', o.bit_generator.state)
+    is_torch = isinstance(o, torch.Generator) or type(o).__name__ == 'RandomState'
+    if is_torch: return partial(o.set_state, o.get_state())
+    bits = o.bit_generator if hasattr(type(o), 'bit_generator') else None
+    if bits is not None: return partial(setattr, bits, 'state', bits.state)
     return None
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0013
@@ -115,7 +118,8 @@ class Snapshot:
 
     def places(self, places: Iterable[Any]) -> 'Snapshot':
         "Capture what collections hold, and dicts of attributes"
-        self.restore += [partial(_refill, o, _items(o)) for o in {id(o): o for o in places}.values()]
+        places = {id(o): o for o in places}.values()
+        self.restore += [partial(_refill, o, _items(o)) for o in places]
         return self
 
     def generators(self, found: Iterable[Any]) -> 'Snapshot':
@@ -143,7 +147,8 @@ class Snapshot:
 def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
     "Return the running statistics of norms, with `training` of those in training mode"
     inside = chain.from_iterable(o.modules() for o in modules if isinstance(o, nn.Module))
-    norms = [m for m in inside if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS)) and (m.training or not training)]
+    norms = [m for m in inside if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS))]
+    if training: norms = [m for m in norms if m.training]
     return list(chain.from_iterable(m.buffers() for m in norms))
 
 # %% ../../nbs/loop/13_snapshot.ipynb #2d1fa75a
@@ -185,7 +190,8 @@ def _from_plain(x):
     "Undo `_as_plain`"
     if type(x) in (list, tuple): return type(x)(map(_from_plain, x))
     if not isinstance(x, dict): return x
-    return x[_ARRAY].cpu().numpy().copy() if x.keys() == {_ARRAY} else {k: _from_plain(v) for k, v in x.items()}
+    if x.keys() == {_ARRAY}: return x[_ARRAY].cpu().numpy().copy()
+    return {k: _from_plain(v) for k, v in x.items()}
 
 def object_states(objects: Any) -> dict[str, Any]:
     "Collect the states of objects by name, with arrays marked"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 # %% ../../nbs/loop/06_steps.ipynb #fef95d7a
 def as_step(f: Callable, learn: Any) -> Callable:
     "Make a step a function of the batch alone, as the loop calls it"
-    params = [p for p in signature(f).parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    params = [p for p in signature(f).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     needed = [p for p in params if p.default is Parameter.empty or p.name == 'learn']
     return partial(f, **{needed[1].name: learn}) if len(needed) > 1 else f
 
@@ -30,7 +30,8 @@ def needed_names(f: Any) -> list[str]:
     "Return the names of the arguments that a call must give by place; none where nobody knows"
     try: params = signature(f).parameters.values()
     except (TypeError, ValueError): return []
-    return [p.name for p in params if p.kind <= Parameter.POSITIONAL_OR_KEYWORD and p.default is Parameter.empty]
+    by_place = [p for p in params if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    return [p.name for p in by_place if p.default is p.empty]
 
 # %% ../../nbs/loop/06_steps.ipynb #5a1f0e01
 def check_parameters(f: Callable, needed: Sequence[str], optional: Sequence[str], what: str) -> int:
@@ -40,7 +41,8 @@ def check_parameters(f: Callable, needed: Sequence[str], optional: Sequence[str]
     """
     try: sig = signature(f)
     except (TypeError, ValueError): return 0        # some built-in functions have no signature
-    names = [p.name for p in sig.parameters.values() if p.kind is not Parameter.KEYWORD_ONLY][len(needed):]
+    params = [p.name for p in sig.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    names = params[len(needed):]
     n = next((i for i, name in enumerate(optional) if names[i:i + 1] != [name]), len(optional))
     try: sig.bind(*needed, *optional[:n])
     except TypeError:
@@ -57,11 +59,13 @@ def unpack(batch: Any, loss_fn: Callable | None) -> tuple[Sequence, dict, Any]:
     if isinstance(batch, Mapping):
         key = next((o for o in ('labels', 'targ') if o in batch), None)
         if key is None and loss_fn is not None:
-            raise KeyError(f'the batch has no `labels` for loss_fn; it has {", ".join(map(repr, batch))}: '
+            raise KeyError('the batch has no `labels` for loss_fn; it has '
+                           f'{", ".join(map(repr, batch))}: '
                            'call the target so, or write a train_step, f(batch, learn)')
         return (), {k: v for k, v in batch.items() if loss_fn is None or k != key}, batch.get(key)
-    if loss_fn is None: return batch if isinstance(batch, (list, tuple)) else (batch,), {}, None
-    kind = f'{type(batch).__name__} of {len(batch)}' if isinstance(batch, (list, tuple)) else type(batch).__name__
+    is_list = isinstance(batch, (list, tuple))
+    if loss_fn is None: return batch if is_list else (batch,), {}, None
+    kind = type(batch).__name__ + (f' of {len(batch)}' if is_list else '')
     raise TypeError(f'the loader yielded a {kind}; with a loss_fn the default step takes '
                     '(inputs..., target) or a mapping. Write a train_step for other batches.')
 
@@ -80,7 +84,8 @@ def maker_of(loss_fn: Any) -> Any:
 
 def ignored_id(loss_fn: Any) -> int:
     "Return the target that a loss of class ids does not count"
-    return -100 if loss_fn is None or loss_fn in _COUNTING else loss_option(loss_fn, 'ignore_index', -100)
+    if loss_fn is None or loss_fn in _COUNTING: return -100
+    return loss_option(loss_fn, 'ignore_index', -100)
 
 def on_host(t: Tensor) -> bool:
     "Return whether a tensor can be read without waiting for a device"
@@ -104,7 +109,8 @@ class Divisor:
         is_mean = is_made and loss_option(loss_fn, 'reduction', 'mean') == 'mean'
         self.is_known = loss_fn is None or loss_fn in _COUNTING or is_mean
         held = getattr(loss_fn, '_buffers', {})             # where a hook may put other weights
-        self.options = held if 'weight' in held else {'weight': loss_option(loss_fn, 'weight') if is_mean else None}
+        own = {'weight': loss_option(loss_fn, 'weight') if is_mean else None}
+        self.options = held if 'weight' in held else own
 
     def __call__(self, targ: Any) -> Any:   # number, 0-d tensor, `Uncounted`; None for another loss
         if not self.is_known or type(targ) is not Tensor or targ.is_floating_point(): return None
@@ -121,7 +127,8 @@ def _count(targ, ignored):
     ids = targ.tolist()
     return len(ids) - ids.count(ignored)
 
-def _wide(n): return n.to(torch.float32 if n.device.type == 'mps' else torch.float64)   # for exact enough ratios
+def _wide(n):       # for exact enough ratios
+    return n.to(torch.float32 if n.device.type == 'mps' else torch.float64)
 
 # %% ../../nbs/loop/06_steps.ipynb #36437c4d
 def count_targets(found: Sequence) -> list:
@@ -129,9 +136,11 @@ def count_targets(found: Sequence) -> list:
     if Uncounted not in set(map(type, found)): return [*found]
     res, alike = [*found], {}
     for i, o in enumerate(found):
-        if type(o) is Uncounted: alike.setdefault((o.targ.shape, o.targ.device, o.ignored), []).append(i)
+        if type(o) is not Uncounted: continue
+        alike.setdefault((o.targ.shape, o.targ.device, o.ignored), []).append(i)
     for (*_, ignored), places in alike.items():
-        ns = (torch.stack([found[i].targ for i in places]) != ignored).reshape(len(places), -1).sum(1)
+        counted = torch.stack([found[i].targ for i in places]) != ignored
+        ns = counted.reshape(len(places), -1).sum(1)
         for i, n in zip(places, _wide(ns)): res[i] = n
     return res
 
@@ -151,14 +160,16 @@ def _own_loss(out):
     "Return the loss in a model's output, an entry or an attribute; raises ValueError"
     loss = out.get('loss') if isinstance(out, Mapping) else getattr(out, 'loss', None)
     if loss is None:
-        raise ValueError(f'there is no loss_fn, and the model returned a {type(out).__name__} without a `loss`: '
-                         'pass loss_fn=..., or batches with the `labels` that it computes a loss from')
+        raise ValueError(f'there is no loss_fn, and the model returned a {type(out).__name__} '
+                         'without a `loss`: pass loss_fn=..., or batches with the `labels` that it '
+                         'computes a loss from')
     return loss
 
 def _fields(o):
     "Return the fields of an object with a `loss`: a named tuple, a dataclass or any other"
-    names = getattr(o, '_fields', None) or getattr(o, '__dataclass_fields__', None) or getattr(o, '__dict__', ())
-    return {name: getattr(o, name) for name in names}
+    for fields in ('_fields', '__dataclass_fields__', '__dict__'):
+        if names := getattr(o, fields, None): return {name: getattr(o, name) for name in names}
+    return {}
 
 class DefaultResult:
     "Makes the result of the default step for a loss function, whose options are read once"
@@ -170,10 +181,11 @@ class DefaultResult:
     def __call__(self, pred: Any, targ: Any, kwargs: dict | None) -> dict:
         """Return loss, prediction and target, and the entries of batches and outputs with names
 
-        Some losses add their weight, 'loss_n', and the target that does not count, 'ignored', if not -100.
+        Some losses add their weight, 'loss_n', and the target left out, 'ignored', if not -100.
         """
         loss_fn = self.loss_fn
-        res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
+        loss = _own_loss(pred) if loss_fn is None else loss_fn(pred, targ)
+        res = {'loss': loss, 'pred': pred, 'targ': targ}
         if self.ignored: res |= self.ignored
         if self.divisor is not None:
             labels = targ if loss_fn is not None else (kwargs or {}).get('labels')
@@ -181,10 +193,10 @@ class DefaultResult:
         if kwargs is None and type(pred) is Tensor: return res      # fast path
         if not isinstance(pred, Mapping): pred = _fields(pred) if loss_fn is None else {}
         found = {**(kwargs or {}), **pred, **res}
-        return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
+        return {k: v for k, v in found.items() if k not in ('n', 'reduction')}  # for a user's step
 
 # %% ../../nbs/loop/06_steps.ipynb #ret0rned1
-_MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction'     # keys that mean something to the loop
+_MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction'  # keys with a meaning here
 
 def is_number(value: Any) -> bool:
     "Return whether a value is a number or a 0-d float tensor"
@@ -214,8 +226,9 @@ class Returned:
     def _refuse(self, name, value):
         "Leave out a key whose value is no number; warn if it was one before"
         if name in self.names: warnings.warn(
-            f'the step returned a number as {name!r} before and now a {type(value).__name__}: the column of '
-            f'{name!r} ends here; return a 0-d float tensor for each batch, or none', stacklevel=2)
+            f'the step returned a number as {name!r} before and now a {type(value).__name__}: '
+            f'the column of {name!r} ends here; return a 0-d float tensor for each batch, or none',
+            stacklevel=2)
         self.leave_out([name])
 
     def leave_out(self, names: Iterable[str]) -> None:
@@ -237,10 +250,13 @@ def is_summed(learn: Any) -> bool:
 def check_loss(loss: Any, training: bool = True) -> None:
     "Raise TypeError or ValueError if a value cannot be a loss, in training one with a graph"
     if not isinstance(loss, Tensor):
-        advice = '; return it as the loss function does, without .item() or float()' if is_number(loss) else ''
+        advice = ''
+        if is_number(loss):
+            advice = '; return it as the loss function does, without .item() or float()'
         raise TypeError(f'the loss is a {type(loss).__name__}: expected a 0-d tensor{advice}')
     if loss.numel() != 1:
-        raise ValueError(f'the loss has shape {tuple(loss.shape)}: expected one number; take its mean or sum')
+        raise ValueError(
+            f'the loss has shape {tuple(loss.shape)}: expected one number; take its mean or sum')
     if training and not loss.requires_grad:
         raise ValueError('the loss does not require grad: was it detached or made under no_grad, '
                          'or is every parameter that it depends on frozen?')
