@@ -115,7 +115,7 @@ def load_learner(
     device: str | torch.device = 'cpu', # where it predicts
     trusted: bool = False,              # True: you trust who wrote the folder and its program
 ) -> Learner:                           # without data
-    """Load an exported model to predict as where it was trained: with class names, of rows, texts, files
+    """Load an exported model to predict as where it was trained: with names of classes, and new rows, texts or files
 
     Its loss is torch's of that name, without the options that it had: set your own before `validate`.
     Errors are those of `load_model`.

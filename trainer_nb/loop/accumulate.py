@@ -29,9 +29,9 @@ class Measures:
     def __init__(self,
         metrics: Sequence,                 # of `Metric`
         device: Any,                       # for the state of metric objects
-        waits: bool = False,               # metric functions may see the first batch with others
+        waits: bool = False,               # metric functions may see the first batch together with others
         is_fresh: bool = False,            # targets of a batch are not written to later
-        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to omit
+        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out
     ):
         self.metrics, self.missing, self.left_out = [*metrics], missing, set()
         self.before = None      # their states before the current batch, if they have seen of it
@@ -120,7 +120,7 @@ _RESERVED = {'kind', 'batch', 'epoch', 'step', 'time_s'}     # other columns of 
 def check_column(name: Any, lr_names: Iterable[str], metrics: Iterable[str] = (),
                  mean: bool = False) -> None:
     "Refuse to record a value, or its mean, under a name of a column that the loop makes"
-    if not isinstance(name, str): raise TypeError(f'record got name {name!r}: expected a string')
+    if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
     taken = 'loss', *metrics
     if name.startswith(('train_', 'valid_')):
         rest = name[6:]
@@ -182,25 +182,25 @@ class Accumulator:
     def __init__(self,
         metrics: Sequence,                # of `Metric`
         device: Any,                      # device for the state of metric objects
-        history: Any = None,              # `History` that records losses and rates of every batch
+        history: Any = None,              # `History` that records the losses and learning rates of every batch
         lr_names: Sequence[str] = (),     # names of the learning rates
         world: Any = None,                # `World` whose ranks have shards of the same pass
         waits: bool = False,              # as for `Measures`
         is_fresh: bool = False,           # targets of a batch are not written to later
         is_sum: bool = False,             # losses are sums over samples, not means
         missing: Callable | None = None,  # as for `Measures`
-        inputs: Callable = tuple,         # `f()` → keys that the default step takes from the batch
+        inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
     ):
         self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
         self.metrics = [*metrics]
         self.measures = Measures(metrics, device, waits, is_fresh, missing)
-        self.rows = []                              # not packed yet: (loss, n, rates, weight)
+        self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
-        self.shares = []                            # packed (name, losses, weights) of the ranks
+        self.shares = []                            # packed (name, losses, weights), if there are other ranks
         self.shared: Sequence[str] = ()             # the names there, on any rank
         self.history, self.lr_names = history, lr_names
         self.extras = {}                            # recorded values: name → {row: value}
-        self.with_mean = set()                      # names of those whose mean is the pass's
+        self.with_mean = set()                      # names of those whose mean is a value of the pass
         read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
         self.returned = Returned(chain(read, _RESERVED), inputs)
         if history is None: return
@@ -248,7 +248,7 @@ class Accumulator:
         return self.measures.before is not None
 
     def look(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass the first batch to the metrics before `add`, so that errors show before training"
+        "Pass the first batch to the metrics before `add`, so that their errors show before training"
         if self.rows or self.n_packed: return
         if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
 
@@ -298,7 +298,7 @@ class Accumulator:
         n, extras, res = len(weights), self.extras, {}
         self.extras = {}
         for name, values in extras.items():
-            if n in values: self.extras[name] = {0: values[n]}      # of the current, open batch
+            if n in values: self.extras[name] = {0: values[n]}      # of the current batch, which is not done
             there = [i for i in values if i < n]
             if not there: continue
             found = [values[i] for i in there]
@@ -340,7 +340,7 @@ class Accumulator:
             weights = weights.double()
             weighted = torch.where(weights > 0, values.double()*weights, 0.)
             total, weight, plain = self.world.sum(torch.stack([weighted, weights, values.double()]))
-            mean = torch.where(weight > 0, total/weight, plain/self.world.size)  # some weigh none
+            mean = torch.where(weight > 0, total/weight, plain/self.world.size)      # a batch may weigh nothing
             res[name] = mean.to(values.dtype)
         return res
 
@@ -348,7 +348,7 @@ class Accumulator:
         "Read the means so far, in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
 
-    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers; own rank
+    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
         "Read the means so far for a live display, without large metric objects, and change nothing"
         twin = copy(self)
         twin.history, twin.sums = None, dict(self.sums)
@@ -451,7 +451,7 @@ class Accumulators(dict):
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
-        check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of validation sets')
+        check_kinds(state, dict.fromkeys(self, {str: object}), 'the state of several validation sets')
         for name, accumulator in self.items(): accumulator.load_state_dict(state[name])
 
     @property

@@ -101,7 +101,7 @@ class FitState:
         self.validated_at = -1              # and at which optimizer step
         self.is_trained = False             # the training pass of this epoch is done
         self.is_running = False             # its batches are being processed
-        self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when opened
+        self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when it was opened or resumed
         self.rng_states = None              # RNG states at a stop; None while it runs
         self.warm: list[Any] = []           # loaders that kept worker processes then
         self.modes: Any = ()  # modules and their training flags then, and before a validation pass
@@ -237,7 +237,7 @@ class Fit(FitState):
                 f'{name} was replaced in the middle of a pass, after {phase.pass_.n} of '
                 f'{length(phase.pass_.dl) or "?"} batches: put the first one back to resume, or '
                 'call fit, which begins with the new one')
-            if self.rng_states is not None: self.rng_states[1][i] = []      # those of the first one
+            if self.rng_states is not None: self.rng_states[1][i] = []      # those of the first one's generators
         self.loaders = learn.train_dl, learn.valid_dl
 
     def is_due(self, learn: Any) -> bool:

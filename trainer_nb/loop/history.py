@@ -48,7 +48,7 @@ class History:
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
-        self.spikes: list[dict] = []    # batches of too large a loss or gradient: `SpikeGuard`
+        self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
@@ -96,7 +96,7 @@ class History:
         self.valid_rows.append({'batch': self.n_steps, **row})
 
     def flag(self, what: str) -> None:
-        "Note in a few words what was done after the latest batch, 'lr → 0.02'; the plot marks it"
+        "Note in a few words what was done after the latest batch, 'lr × 2 → 0.02'; the plot marks it"
         self.flags.append((self.n_steps, what))
 
     def add_epoch(self, row: dict) -> None:
@@ -113,7 +113,7 @@ class History:
         n: int = 0,                         # length, as in `Series.fetch`
         start: Callable = lambda name: 0,   # `f(name)` → index of the first value to return
     ) -> dict[str, array]:                  # of double
-        "Return the values by training batch; in a thread other than the fit's, the last may lack"
+        "Return the values by training batch; in a thread other than the fit's, the last may be missing"
         is_mine = self.thread in (None, get_ident())
         if is_mine and self.open_metrics is not None: self.open_metrics.pack()
         series = list(self.series.items())
@@ -132,10 +132,10 @@ class History:
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
-        def enough(name): return 1 if name == 'train_loss' else 10      # others may be left out
+        def enough(name): return 1 if name == 'train_loss' else 10      # one of several may be left out
         tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
         losses = [name for name in tails if name.startswith('train_loss')]
-        if tails.get('train_loss'): losses = ['train_loss']     # others may be a step's
+        if tails.get('train_loss'): losses = ['train_loss']     # others are what a step returned, too
         if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
         columns, bad = self.fetch(), []     # all values
         for name in losses:
@@ -173,7 +173,7 @@ class History:
 
     @property
     def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → a value for each training batch
-        "Return values by training batch, as lists: 32 MB per million and column; `fetch` takes 8"
+        "Return values by training batch, as lists: 32 MB per million batches and column; `fetch` takes 8"
         return {name: values.tolist() for name, values in self.fetch(self.n_steps).items()}
 
     @property
@@ -251,7 +251,7 @@ class History:
     def _display_(self): return marimo_view(self, self.shown_in)
 
     def plot(self,
-        log: bool | None = None,    # logarithmic axis of the losses; None: if linear flattens most
+        log: bool | None = None,    # logarithmic axis of the losses; None: where a linear one flattens most
     ) -> Any:                       # matplotlib `Figure`, independent of pyplot
         "Draw losses, metrics and learning rates by training batch"
         return Plot(self).chart(log=log).figure()

@@ -22,7 +22,7 @@ from .order import predecessors, sort_hooks
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
-HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, why its place, calls, seconds"
+HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, reason for its place, calls, seconds spent in it"
 
 # %% ../../nbs/loop/02_hook_table.ipynb #356458ff
 def _why(hook, others):
@@ -57,7 +57,7 @@ def _markdown(text):
 _NUMBERS = 'calls', 'time', 'ord'       # right-aligned columns
 
 def as_markdown(names: Sequence[str], rows: Sequence, right: Sequence[str] = _NUMBERS) -> str:
-    "Write rows as Markdown for a terminal; the last column wraps, those in `right` are numbers"
+    "Write rows as a Markdown table for a terminal; the last column wraps, those in `right` are numbers"
     used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
     room = max(96 - used, 20)       # for the last column, in a terminal
     lines = []
@@ -147,7 +147,7 @@ class HookTable:
     def __init__(self,
         calls: Calls,               # of the learner's hooks
         skip: Iterable[str] = (),   # points that this learner never reaches
-        all: bool = False,          # list points without a hook, too; as text, hooks one by one
+        all: bool = False,          # list points without a hook, too, and as text the hooks one by one
     ):
         self.rows = []
         for point, here in calls.at.items():
@@ -265,7 +265,7 @@ class Hooked:
         all: bool = False,  # list events and steps without a hook, too, with what happens there; as
                             # text, hooks one by one with the reasons
     ) -> HookTable:
-        """Return a table of what runs when, in which order and why; after a fit, how often and long
+        """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
 
         It has a line for each event or step. A notebook displays it; a click on a line shows its
         hooks one by one, with the reasons. In a script: `print(learn.describe_hooks())`.

@@ -40,7 +40,7 @@ class CancelFit(Cancel):
     "Raise it to end `fit`"
 
 class GoBack(Cancel):
-    "Raise it in training to restore an earlier point by its argument, `f(learn)`, and go on there"
+    "Raise it in training to restore an earlier point by its argument, `f(learn)`, and continue there"
 
 # %% ../../nbs/loop/01_hooks.ipynb #4c075672
 def _check_names(names, owner):
@@ -55,7 +55,7 @@ def _check_names(names, owner):
                         f'Events: {", ".join(EVENTS)}. Steps: {", ".join(STEPS)}.')
 
 # %% ../../nbs/loop/01_hooks.ipynb #5a1f0e04
-_VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}   # what they take
+_VALUES = {'do_step': ('model', 'loss_fn'), 'do_backward': ('loss',)}       # what a step and its wrappers take
 
 def _n_values(f, point, owner, *bound):
     "Count the values that a hook's method takes after `learn` and `nxt`; refuse other parameters"
@@ -66,15 +66,15 @@ def _n_values(f, point, owner, *bound):
 class Hook:
     """Base class of all hooks. Define the methods that you need:
 
-    `before_fit`      the model is on its device; state may be restored here; of a resumed fit, too
+    `before_fit`      the model is on its device; state may be restored here; also when a stopped fit is resumed
     `before_epoch`    the training pass opens, `learn.training` is True
     `before_step`     `learn.batch` is on the device; in training and validation, like the next two
     `after_pred`      `learn.pred` exists; the default step computes the loss from it afterwards
     `after_loss`      `learn.loss` exists, a 0-d tensor
     `after_backward`  gradients exist; training only
-    `after_step`      the batch is done and counted; `learn.stepped`: whether the optimizer stepped
+    `after_step`      the batch is done and counted; `learn.stepped` tells whether the optimizer stepped
     `before_valid`    the validation pass opens, `learn.training` is False
-    `after_valid`     the validation pass of a fit is done; `learn.history.valids` ends with it
+    `after_valid`     the validation pass of a fit is done; its values are the newest row of `learn.history.valids`
     `after_epoch`     both passes are done, the newest row of `learn.history` is complete
     `after_cancel`    a batch, an epoch or the fit was cancelled or interrupted; `learn.cancelled` tells which
     `after_fit`       always the last event, after success, cancel and error
@@ -92,13 +92,13 @@ class Hook:
     except that `learn.model` is the passed one while the step computes.
     """
     ord: float = 0                      # lower runs earlier; outermost, for steps
-    runs_before: tuple[str, ...] = ()   # names of hook classes that run later; wins over `ord`
+    runs_before: tuple[str, ...] = ()   # names of hook classes that run later than this one; wins over `ord`
     runs_after: tuple[str, ...] = ()    # names of hook classes that run earlier
     unique = False                      # refuse a second hook of this class
-    in_dry_run: bool | None = None      # take part in dry runs, as `lr_find`? None: if you wrote it
+    in_dry_run: bool | None = None      # take part in dry runs, such as `lr_find`? None: each hook of a class of yours
     is_own = False                      # each rank has its own state; a checkpoint holds them all
-    together: tuple[str, ...] = ()      # methods for all ranks, if `learn.request` asks for one
-    provides: tuple[str, ...] = ()      # what others find it by, 'accumulation': `learn.provider`
+    together: tuple[str, ...] = ()      # methods that every rank must run when `learn.request` asks for one of them
+    provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -59,7 +59,7 @@ class Phase:
 
     is_opening = False          # `before_valid` is being fired
     below = None                # the phase that it was opened in
-    do = step_fn = passed = None    # steps by name; step function; model, loss as `do_step` began
+    do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
     result_of = None                # `DefaultResult`
     is_new = is_default = False     # the loss is a tensor of its own; the step is the learner's
     sums = pass_ = n_batches = None  # accumulator; `Pass`; its number of batches, None if unknown
@@ -204,7 +204,7 @@ class _Room(_Results):
         if self.training:
             for opt in learn.opts.values():
                 for p in parameters(opt): p.grad = None
-        self.current.undo()     # keeps what hooks recorded for the batch: some is from before it
+        self.current.undo()     # what a hook recorded for the batch stays: some is from before its start
         self.last_loss = None
         self.clear()
         drop_locals(e)
@@ -382,7 +382,7 @@ def _of_phase(name: str, doc: str) -> Any:
 
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
-    batch = _of_phase('batch', 'The batch, on the device; like the next three None between two')
+    batch = _of_phase('batch', 'The current batch, on the device; None between two batches, like the next three')
     pred = _of_phase('pred', 'What the model returned for it, or the step as `pred`')
     loss = _of_phase('loss', 'Its loss, a 0-d tensor')
     result = _of_phase('result', 'What its step returned, a mapping')
@@ -420,14 +420,14 @@ class Learner(Hooked):
         metrics: Any = (),          # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks: Any = (),            # `Hook`s, or a single one
         bs: int = 64,               # samples in a batch, where the data is a tuple of tensors
-        device: Any = None,         # default: the model's device, or the accelerator if that is CPU
+        device: Any = None,         # where to train; default: the model's device, or the accelerator if that is the CPU
         display: Any = True,        # False, or what the hook `Display` takes
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
         state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or
                                     # hooks change, or dict: name → one; or a dict of numbers,
                                     # tensors and lists. All are saved and restored with the rest
-        **others: Never,            # none; a name of another library raises an error with ours
+        **others: Never,            # none; a name from another library raises an error that gives the name here
     ):
         super().__init__()
         with folded():
@@ -476,10 +476,10 @@ class Learner(Hooked):
     @with_comments
     def train_step(self,
         batch: Any,     # what the loader yielded, on the device
-    ) -> Any:           # dict: 'loss' (0-d), 'pred', 'targ', what named batches and outputs hold
+    ) -> Any:           # dict: 'loss' (0-d tensor), 'pred', 'targ', and what named batches and outputs hold
         "The step of a model and a loss function; override it, or pass `train_step(batch, learn)`"
         phase = self.phase
-        if type(batch) in (tuple, list) and len(batch) == 2 and phase.loss_fn is not None:  # usual
+        if type(batch) in (tuple, list) and len(batch) == 2 and phase.loss_fn is not None:  # the usual one, quickly
             phase.pred, targ, kwargs = phase.model(batch[0]), batch[1], None
         else:
             args, kwargs, targ = unpack(batch, phase.loss_fn)
@@ -560,7 +560,7 @@ class Learner(Hooked):
         "Clear the gradients of `opt`"
         opt = self._opt
         if type(opt).zero_grad is not torch.optim.Optimizer.zero_grad: return opt.zero_grad()
-        for group in opt.param_groups:  # torch's own adds a profiler's label, at ten times the cost
+        for group in opt.param_groups:      # torch's own adds a label for the profiler that costs ten times as much
             for p in group['params']: p.grad = None
 
     # fit, stop, resume
@@ -568,10 +568,10 @@ class Learner(Hooked):
     @with_comments
     def fit(self,
         n_epochs: int | None = None,    # ≥ 1: further epochs to train; or
-        *data: Never,                   # none: data belongs to the learner; the error shows it
+        *data: Never,                   # none; data belongs to the learner, and the error shows the call
         max_steps: int | None = None,   # ≥ 1: further optimizer steps to take
-        valid_every: int | None = None, # ≥ 1: steps between validations, besides at epochs' ends
-        valid_every_epochs: int | None = None,  # ≥ 1: epochs between validations; the last epoch
+        valid_every: int | None = None, # ≥ 1: optimizer steps between validations, besides those at epochs' ends
+        valid_every_epochs: int | None = None,  # ≥ 1: epochs between validations, where they are slow; the last epoch
                                                 # always has one. None: each epoch
         valid_first: bool = False,      # validate before the first step, too
         lr: Any = None,                 # learning rate > 0 from here on, of the group with the
@@ -580,9 +580,9 @@ class Learner(Hooked):
         hooks: Any = (),                # hooks for this fit alone
         keep_best: bool | str = False,  # True: end with the weights of the lowest valid_loss; or by
                                         # another epoch column, such as 'valid_accuracy'
-        resume: Any = False,            # True or a path: finish a saved fit, `n_epochs` in all
-        on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` at an interrupt, or 'return'
-        **others: Never,                # none; a name of another library raises an error with ours
+        resume: Any = False,            # True or a path: finish what a checkpoint began, `n_epochs` in all
+        on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
+        **others: Never,                # none; a name from another library raises an error that gives the name here
     ) -> History:
         """Train for some epochs or optimizer steps, and validate at each epoch's end
 
@@ -685,8 +685,8 @@ class Learner(Hooked):
 
     @with_comments
     def request(self,
-        what: Any,                  # 'stop', 'stop_epoch' or `f(learn)`, for the thread of the loop
-        everywhere: bool = False,   # True: all ranks request it in one batch, none tells others
+        what: Any,                  # 'stop', 'stop_epoch', or a function of the learner, called in the loop's thread
+        everywhere: bool = False,   # True: all ranks make this request in the same batch, so none needs to tell others
     ) -> None:
         "Ask a running fit, from any thread, to do something between two batches"
         if what not in ('stop', 'stop_epoch') and not callable(what):
@@ -695,11 +695,11 @@ class Learner(Hooked):
         (self.requests.give if everywhere and self.world.size > 1 else self.requests.append)(what)
 
     def stop(self) -> None:
-        "End a running fit between two batches, from a hook or any thread; `resume` continues it"
+        "End a running fit between two batches, from a hook, a widget or another thread; `resume` continues it"
         self.request('stop')
 
     def dry_run(self) -> AbstractContextManager[DryRun]:
-        """Train some batches, then restore all: `with learn.dry_run() as r: r.train_batch()`
+        """Train some batches, and restore everything afterwards: `with learn.dry_run() as r: r.train_batch()`
 
         Raises ValueError if there is nothing to train, or the loader can be read only once. The
         first interrupt sets `is_over`, the second raises. `r.learn` trains, with own counters.
@@ -711,7 +711,7 @@ class Learner(Hooked):
     @with_comments
     def validate(self,
         dl: Any = None,     # loader, tuple of tensors, or dict of these by name; default `valid_dl`
-    ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; of sets also 'valid_<set>_<metric>'
+    ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; with several sets, also 'valid_<set>_<metric>'
         "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
             self._check_use()
@@ -735,7 +735,7 @@ class Learner(Hooked):
                                     # `Table`, `Images` or `Texts` in `state`. Or several tensors or
                                     # arrays: all are inputs of the model
         with_targs: bool = False,   # return targets too
-        batched: bool = True,       # False: one sample, without a batch dimension, as is the result
+        batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result
         as_frame: Any = False,      # True, or class names: a pandas `DataFrame`, with probabilities
     ) -> Any:                   # all predictions on the host, as the model returns them: tensors
                                 # and nestings of them (with `AMP` in bfloat16: NumPy needs
@@ -797,7 +797,7 @@ class Learner(Hooked):
         *inputs: Any,   # what the model takes: tensors, arrays, nestings of them; moved to `device`
         **named: Any,   # the same by name
     ) -> Any:           # what the model returns, on `device`
-        "Call the model, or its average, in eval mode without gradients; `predict` reads a loader"
+        "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
         with folded():
             self._check_use()
             dtype = float_dtype(self.model)
@@ -877,7 +877,7 @@ class Learner(Hooked):
     @contextmanager
     def _apart(self, phase):
         "Open a validation or prediction outside `fit`, or in the middle of one: errors say where"
-        is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # nobody has it
+        is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # nobody handles interrupts
         is_alone = not self.is_fitting and is_free
         below, counts, pass_ = self.phase, (self.world.n, self.world.total), phase.pass_
         with Interrupts(self, at_once=True) if is_alone else nullcontext() as interrupts:
@@ -937,7 +937,7 @@ class Learner(Hooked):
 
     @property
     def opts(self) -> dict[str, Any]:   # name → optimizer; the name of a single one is ''
-        "The optimizers; between two fits, assign what `optim` takes. New ones keep their own rates"
+        "The optimizers; between two fits, assign whatever `optim` takes. New optimizers keep their own rates"
         return self._opts
 
     @opts.setter
@@ -972,7 +972,7 @@ class Learner(Hooked):
         self._opts = opts
         if vars(self).get('opt_name') not in opts: self.opt_name = next(iter(opts), '')
         self._opt = opts.get(self.opt_name)
-        self.closes = any(map(needs_closure, opts.values()))    # its step evaluates the loss again
+        self.closes = any(map(needs_closure, opts.values()))        # a step of the optimizer evaluates the loss again
         if self.closes and len(opts) > 1:
             kinds = ', '.join(type(o).__name__ for o in opts.values())
             raise ValueError(f'optim is {kinds}: an optimizer whose step evaluates the loss again '
@@ -1003,7 +1003,7 @@ class Learner(Hooked):
         if fit is None or fit.train is None:
             return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
         name, dl, n = 'training', self.train_dl, self.state.batch_idx
-        is_begun = fit.valid is not None and fit.valid.pass_.start is not None  # after before_valid
+        is_begun = fit.valid is not None and fit.valid.pass_.start is not None      # not so in `before_valid`
         if is_begun: name, dl, n = 'validation', self.valid_dl, fit.valid.pass_.n
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {name} batches'
 
@@ -1025,7 +1025,7 @@ class Learner(Hooked):
 
     @property
     def is_last_batch(self) -> bool:
-        "Whether this is the epoch's last training batch; reads the next one if that is unknown"
+        "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
         return isinstance(self.phase, Training) and self.phase.is_last(self.state)
 
     @with_comments
@@ -1064,7 +1064,7 @@ class Learner(Hooked):
     # checks
 
     def _check_use(self) -> None:    # raises RuntimeError or AttributeError
-        "Refuse another thread than that of a running fit, and foreign attributes between fits"
+        "Refuse a call in another thread than that of a running fit, and foreign attributes between fits"
         self.check_thread()
         if not self.is_fitting: self._check_names()
 

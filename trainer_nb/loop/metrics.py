@@ -24,7 +24,7 @@ from .hooks import is_custom
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
 def accuracy(
     pred: Tensor,  # logits, (bs, n_classes, ...) float
-    targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0 (-100) do not count
+    targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
 ) -> Tensor:       # fraction correct, 0-d float in [0, 1]; nan if no target counts
     "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
     shape = tuple(targ.shape)
@@ -143,7 +143,7 @@ class Metric:
         self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
-        self.is_mean = getattr(plain, 'is_mean', False)     # its own claim: a mean over targets
+        self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over targets
         self.n_counted = getattr(plain, 'n_counted', Tensor.numel)
 
     def inputs(self,
@@ -213,7 +213,7 @@ def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
 # %% ../../nbs/loop/03_metrics.ipynb #1f279b92
 def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool,
                    metrics: Sequence[Metric], result: Mapping) -> set[str]:
-    """Return the names of metrics whose inputs only the other phase returns, if `is_awaited` later
+    """Return the names of metrics whose inputs only the other phase returns, which is yet to run if `is_awaited`
 
     `found` keeps what each phase returns, by phase and metric. Raises KeyError for a metric that
     neither phase has, or whose key looks misspelt.
@@ -224,7 +224,7 @@ def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool,
         found[phase, about] = is_here = m.pred in result and m.targ in result
         if is_here: continue
         is_there = found.get((other, about))
-        if is_there is None and is_awaited:     # the other one may return them, if not misspelt
+        if is_there is None and is_awaited:     # the other phase may return them, unless they look misspelt
             absent = [str(k) for k in (m.pred, m.targ) if k not in result]
             is_there = not any(get_close_matches(k, map(str, result), cutoff=.85) for k in absent)
         if not is_there: m.inputs(result)       # raises
@@ -275,7 +275,7 @@ def is_skipped(monitor: str, row: Mapping) -> bool:
     return monitor.startswith('valid_') and not any(str(k).startswith('valid_') for k in row)
 
 def _misspelt(name, names, is_own):
-    "Return whether a name looks like a slip of another, or, if the loop makes all, begins one"
+    "Return whether a name looks like a slip of another, or, if the loop makes all (`is_own`), begins one"
     if name in names: return False
     def kind(o): return re.sub('[^0-9_]', '', o)
     near = get_close_matches(name, [o for o in names if kind(o) == kind(name)], cutoff=.87)
@@ -284,7 +284,7 @@ def _misspelt(name, names, is_own):
 
 # %% ../../nbs/loop/03_metrics.ipynb #f2b3116f
 def rank(value: float, loss: float | None, mode: str) -> tuple:
-    "Return the key that compares epochs, lower for a better one: ties go to the lower valid loss"
+    "Return the key that compares epochs, lower for a better one: ties go to the lower validation loss"
     return value if mode == 'min' else -value, math.inf if loss is None or math.isnan(loss) else loss
 
 def best_row(rows: Sequence[Mapping], monitor: str, mode: str, first: int = 0) -> int | None:

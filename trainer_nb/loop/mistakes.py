@@ -249,7 +249,7 @@ class Looked:
 def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False,
              missing: Any = None) -> Accumulator:
     "Make the accumulator for the losses and metrics of a pass"
-    own = steps.has_own[0] or not training and steps.has_own[1]     # which may scale its loss
+    own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
     is_copied = learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)
     is_fresh = steps.keeps_targets[not training] and (yields_new(dl) or is_copied)
     were_seen = bool(learn.metrics and learn.history) and learn._looked.is_done(learn)

@@ -30,7 +30,7 @@ def trained(learn: Any) -> list[nn.Module]:
 def _parameters_of(modules): return list(chain.from_iterable(o.parameters() for o in modules))
 
 def trained_parameters(learn: Any) -> list[nn.Parameter]:
-    "Return the parameters of the modules that a fit trains, frozen too; shared ones come twice"
+    "Return the parameters of the modules that a fit trains, frozen ones, too; shared ones come twice"
     return _parameters_of(trained(learn))
 
 def trains_loss(learn: Any) -> bool:

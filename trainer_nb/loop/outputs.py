@@ -88,7 +88,7 @@ class _Rows:
     def result(self):
         parts = [*([self.whole[:self.n]] if self.n else []), *self.parts]
         is_whole = not self.n or self.n == self.total
-        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()   # not a view
+        if len(parts) == 1: return parts[0] if is_whole else parts[0].clone()   # a view keeps the whole
         if parts[0].layout is not torch.strided: return torch.cat(parts)
         dtype = reduce(torch.promote_types, (o.dtype for o in parts))
         res, i = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=dtype), 0
@@ -104,7 +104,7 @@ def _kind_of(x, sizes, name, before=None):
     "Say how to read the output of a batch of one of `sizes` samples, after others of kind `before`"
     if isinstance(x, Tensor):
         if x.ndim and (not sizes or len(x) in sizes) or not x.ndim and sizes == {1}: return 'rows'
-        if not x.ndim and name.endswith("['loss']"): return 'values'    # a model's own loss
+        if not x.ndim and name.endswith("['loss']"): return 'values'    # of a model that returns its own loss
     elif _named(x) is not None: return 'fields'
     elif isinstance(x, (list, tuple)):
         rows = set().union(*map(_first_sizes, x))

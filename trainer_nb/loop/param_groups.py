@@ -97,7 +97,7 @@ def _without_decay(owners):
 
 # %% ../../nbs/loop/30_param_groups.ipynb #0pt1m003
 class ParamGroups:
-    "Param groups by parameter name, for an optimizer: `optim=ParamGroups({'body': 1e-4})`"
+    "Param groups by parameter name, in place of an optimizer or its class: `optim=ParamGroups({'body': 1e-4})`"
     def __init__(self,
         lr: Any = None,                 # dict: pattern → learning rate > 0; or function of a
                                         # parameter's name → rate or None

@@ -71,7 +71,7 @@ def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
 def batch_of_one(x: Any) -> Any:
-    "Add a batch dimension to a tensor, array, text, path, number, or a tuple or mapping of them"
+    "Add the dimension of the batch to a tensor, array, text, path, number, or a tuple or mapping of them"
     if isinstance(x, Mapping): return {k: batch_of_one(o) for k, o in x.items()}
     if isinstance(x, tuple): return tuple(map(batch_of_one, x))
     if isinstance(x, (str, PathLike)): return [x]
@@ -104,7 +104,7 @@ def several(learn: Any, inputs: tuple) -> Any:
     return loader_for(learn, inputs)
 
 def to_predict(learn: Any, data: Any) -> tuple[Any, str]:
-    "Return a loader of what `predict` gets, and 'bare' if batches (x,) are of one `x`, or 'inputs'"
+    "Return a loader of what `predict` gets, and 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
     if isinstance(data, (str, PathLike)): raise TypeError(
         f'predict got the text {str(data)[:40]!r}: pass a list of texts, or one with batched=False')
     is_frame, has_own = hasattr(data, 'iloc'), learn.is_own('predict_step')

@@ -216,7 +216,7 @@ def _copy_optimizers(learn):
     inner = [o for o in held if isinstance(o, Optimizer) and o not in own]
     memo = {id(o): o for o in (*learn.model.parameters(), *own)}
     memo |= {id(p): p for p in chain.from_iterable(map(parameters, own + inner))}
-    memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch omits their attributes
+    memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch copies no attributes of a class of its own
     for o in inner: vars(memo[id(o)]).update(deepcopy(vars(o), memo))
     for o in own: vars(o).update(deepcopy(vars(o), memo))
 

@@ -52,7 +52,7 @@ class Series:
 
         A thread that reads while another one writes does not `keep` the copies.
         """
-        chunks = self.chunks[:]     # before `host`: a value that moves is in both, not in neither
+        chunks = self.chunks[:]     # before `host`: a value that moves meanwhile is in both, not in neither
         host = self.host if keep else self.host[:]
         new = [o for i, o in chunks if i >= len(host)]
         tensors = [o for o in new if isinstance(o, Tensor)]

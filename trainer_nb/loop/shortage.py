@@ -35,7 +35,7 @@ def sizes(learn: Any) -> dict[str, int]:  # dict: name → bytes, without empty 
 # %% ../../nbs/loop/19_shortage.ipynb #c429cafb
 def _variables(e):
     "(name, tensor) of the variables in the frames of an error"
-    kinds = 'user', 'package', 'torch'      # those of the loop hold the batch alone, named already
+    kinds = 'user', 'package', 'torch'      # those of the loop hold the batch alone, which has a name already
     frames = [(owner(o.tb_frame.f_code.co_filename), o) for o in passed(e)]
     frames = sorted((o for o in frames if o[0] in kinds), key=lambda o: kinds.index(o[0]))
     for kind, entry in frames:

@@ -72,7 +72,7 @@ def _memory(t): return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device
 def _can_change(t):
     """Return whether a tensor can be written to
 
-    Not to one of inference mode, whose memory is freed (`fully_shard`), or whose entries share it.
+    Not to one of inference mode, whose memory is freed (`fully_shard` does so), or whose entries share theirs.
     """
     is_plain = type(t) in (Tensor, nn.Parameter) and t.layout is torch.strided
     if is_plain and t.numel() and not t.is_meta and not t.untyped_storage().nbytes(): return False

@@ -181,7 +181,7 @@ class DefaultResult:
     def __call__(self, pred: Any, targ: Any, kwargs: dict | None) -> dict:
         """Return loss, prediction and target, and the entries of batches and outputs with names
 
-        Some losses add their weight, 'loss_n', and the target left out, 'ignored', if not -100.
+        Some losses add their weight, 'loss_n', and the target that does not count, 'ignored', if not -100.
         """
         loss_fn = self.loss_fn
         loss = _own_loss(pred) if loss_fn is None else loss_fn(pred, targ)
@@ -193,10 +193,10 @@ class DefaultResult:
         if kwargs is None and type(pred) is Tensor: return res      # fast path
         if not isinstance(pred, Mapping): pred = _fields(pred) if loss_fn is None else {}
         found = {**(kwargs or {}), **pred, **res}
-        return {k: v for k, v in found.items() if k not in ('n', 'reduction')}  # for a user's step
+        return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
 
 # %% ../../nbs/loop/06_steps.ipynb #ret0rned1
-_MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction'  # keys with a meaning here
+_MEANT = 'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction'     # keys that mean something to the loop
 
 def is_number(value: Any) -> bool:
     "Return whether a value is a number or a 0-d float tensor"
