@@ -72,7 +72,7 @@ class BatchView:
 
     @property
     def rows(self) -> list[dict]:
-        "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
+        "Describe each part: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
         inputs, targets = batch_parts(self.batch)
         return [{'name': k, **_described(o)} for k, o in (inputs | targets).items()]
 

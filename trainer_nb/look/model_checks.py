@@ -249,7 +249,7 @@ def _samples_interact(o):
     if torch.equal(*both) and not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
         return 'another first sample changes the predictions for the others'
 
-@check('Pass drop_last=True to the training loader', 'flat')     # for others, the pixels of one sample are enough
+@check('Pass drop_last=True to the training loader', 'flat')  # for others, one sample's pixels do
 def _batch_of_one(o):
     "Does BatchNorm get more than one sample?"
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]

@@ -191,7 +191,7 @@ def _overlap(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(either > 0, both/either, 0.)
 
 def match(pred: Mapping, targ: Mapping, min_score: float = .5) -> tuple[Tensor, Tensor]:
-    "Return which predicted boxes find an object, (k,) bool, the highest score first; and which objects are found"
+    "Return which predicted boxes find an object, (k,) bool, by score, and which objects are found"
     boxes, labels, _ = objects(pred, min_score)
     true, ids, _ = objects(targ)
     hits, found = (torch.zeros(len(o), dtype=torch.bool) for o in (boxes, true))
@@ -248,8 +248,8 @@ def draw_boxes(image: Tensor, parts: list, name: Callable, min_score: float = .5
             color = _TRUE if is_pair else COLORS[(k - 1) % len(COLORS)]
             if scores is None: found.append((box, color, name(k), 0))
             else: found.append((box, _PREDICTED, f'{name(k)} {scores[i]:.2f}', 12))
-    for box, color, _, dash in found[::-1]: _frame(draw, box, color, dash)
-    for box, color, text, dash in found[::-1]: _tag(draw, box, color, text, font, dash)   # the likeliest on top
+    for box, color, _, dash in found[::-1]: _frame(draw, box, color, dash)      # likeliest on top
+    for box, color, text, dash in found[::-1]: _tag(draw, box, color, text, font, dash)
     kind = 'jpeg' if max(h, w) > 256 else 'png'
     return Drawing(data=encoded(picture, kind), kind=kind, width=picture.width//2)
 

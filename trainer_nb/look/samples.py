@@ -162,7 +162,7 @@ class Look:
 
 # %% ../../nbs/look/01_samples.ipynb #79a92ac0
 def draw_samples(samples: list, look: Look, most: int = 256) -> tuple[list[Drawing], str]:
-    "Draw samples of one kind, pictures with at most `most` pixels on a side; also return their scale, or ''"
+    "Draw samples of one kind, pictures of at most `most` pixels a side; return their scale, too"
     kind = kind_of(samples[0])
     if kind == 'image':
         images, note = as_images(samples, look.mean, look.std)
