@@ -72,12 +72,10 @@ def channels_last(image: Tensor) -> Tensor:
     image = image if image.dtype == torch.uint8 else image.float()
     return image.permute(1, 2, 0) if channel_dim(image) == 0 else image
 
-def as_images(
-    samples: list,
-    mean: Any = None,   # of the normalization to undo: a number, or one for each channel
-    std: Any = None,
-    like: list | None = None,   # pictures whose range counts; None: all
-) -> tuple[list[Tensor], str]:  # (h, w, c) uint8; how they were scaled, or ''
+def as_images(samples: list,
+    mean: Any = None, std: Any = None,  # of a normalization to undo: a number, or one by channel
+    like: list | None = None,           # pictures whose range counts; None: all
+) -> tuple[list[Tensor], str]:          # (h, w, c) uint8; how they were scaled, or ''
     "Convert pictures to bytes"
     images = list(map(channels_last, samples))
     if mean is not None:

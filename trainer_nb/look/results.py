@@ -146,8 +146,7 @@ class Results:
     def report(self) -> Report:
         """Compute precision, recall, F1, support by class or label; residuals and R² of a regression
 
-        Boxes with a score of at least `min_score` count; mAP, which needs torchmetrics and
-        pycocotools, counts all.
+        Boxes with a score of at least `min_score` count; mAP (trainer_nb[detection]) counts all.
         """
         return make_report(self)
 
