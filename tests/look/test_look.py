@@ -88,15 +88,19 @@ def test_names_and_text_come_from_the_arguments_or_the_dataset():
     learn = Learner(nn.Linear(3, 2), DataLoader(torch.utils.data.Subset(Named(x, y), [1, 2]), 2),
                     loss_fn=F.cross_entropy, display=False)
     assert repr(learn.show_batch()).count('dog') == 2 and 'cat' not in repr(learn.show_batch())
+    assert repr(learn.show_batch(classes={1: 'wolf'})).count('wolf') == 2
     view = shown(torch.tensor([[1, 0], [0, 0]]), decode=lambda ids: ' '.join('ab'[i] for i in ids))
     assert 'a a' in view._repr_html_()
     with pytest.raises(ValueError, match='1 names, but the samples have 3'): repr(learn.show_batch(columns=['a']))
     with pytest.raises(ValueError, match='3 values, but the pictures have 1'):
         shown(torch.rand(2, 1, 8, 8), mean=[0, 0, 0], std=[1, 1, 1])._repr_html_()
 
-def test_what_is_drawn_is_short():
+def test_what_is_drawn_is_html_safe_and_short():
     html = shown(torch.rand(64, 3, 300, 300), n=9)._repr_html_()
     assert len(html) < 1e6 and all(max(o.shape) == 256 for o in pictures(html))
+    evil = [(['<script>x</script>', 'b'], torch.zeros(2))]
+    assert '<script' not in Learner(nn.Linear(1, 1), evil, train_step=lambda b: {},
+                                    display=False).show_batch()._repr_html_()
 
 def test_nothing_is_imported_before_it_is_drawn():
     code = """if True:

@@ -71,7 +71,6 @@ def _described(samples):
     dead = _rows(is_dead).sum(1, keepdim=True)/n_units
     return torch.cat([mean, deviation, dead, torch.full_like(mean, math.nan), _bins(x, is_pad)/n], 1)
 
-# %% ../../nbs/features/09_activations.ipynb #531550dc
 def _bins(x, is_pad):
     "Count the values of each row, (layers, n) → (layers, N_BINS)"
     size = (x.square() + 1).sqrt_().add_(x.abs()).log_().copysign_(x)   # asinh, several times as fast

@@ -26,6 +26,10 @@ def _tensors_of(model, buffers='average'):
     is_averaged = [i < n and (o.is_floating_point() or o.is_complex()) for i, o in enumerate(both)]
     return [o for o, a in zip(both, is_averaged) if a], [o for o, a in zip(both, is_averaged) if not a]
 
+def _load(module, state, name):
+    module.load_state_dict(state[name])
+    set_buffers(module, state.get('unsaved', {}).get(name, {}))
+
 # %% ../../nbs/features/03_ema.ipynb #33edae71
 class EMA(Hook):
     "Keep an exponential moving average of the weights, and validate it"
@@ -158,11 +162,6 @@ class EMA(Hook):
             return
         for k, o in modules.items():
             if o is not None: _load(o, state, k)
-
-# %% ../../nbs/features/03_ema.ipynb #2efe47ac
-def _load(module, state, name):
-    module.load_state_dict(state[name])
-    set_buffers(module, state.get('unsaved', {}).get(name, {}))
 
 # %% ../../nbs/features/03_ema.ipynb #11483610
 def average_hook(learn: Learner) -> EMA | None:

@@ -185,7 +185,6 @@ def _stand_in(p):
     res.grad = values
     return res
 
-# %% ../../nbs/features/01_gradients.ipynb #8fb63c57
 def _clip_each(learn, params, bound):
     "Scale down each gradient whose own 2-norm exceeds `bound`, on the device; those of 0 stay 0"
     for p in params:

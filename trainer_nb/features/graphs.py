@@ -62,6 +62,11 @@ def _default_step(learn, batch):
     args, kwargs, targ = unpack(batch, learn.loss_fn)
     return DefaultResult(learn.loss_fn)(learn.model(*args, **kwargs), targ, kwargs)
 
+def _origin(step):
+    "Return the function behind a step, which each fit binds anew"
+    f = getattr(step, 'func', step)
+    return getattr(f, '__func__', f)
+
 # %% ../../nbs/features/16_graphs.ipynb #8f7c380a
 class Functions:
     "Functions that torch compiles for a hook, each once, and what it does not compile"
@@ -157,12 +162,6 @@ class CompiledOptimizer:
                 except self.functions.errors as e: why, other = reason(e), options.with_fewer()
             if other is None: return why
             self.options = other
-
-# %% ../../nbs/features/16_graphs.ipynb #ede33bd6
-def _origin(step):
-    "Return the function behind a step, which each fit binds anew"
-    f = getattr(step, 'func', step)
-    return getattr(f, '__func__', f)
 
 # %% ../../nbs/features/16_graphs.ipynb #09a1c9f4
 class CompiledStep:

@@ -52,6 +52,20 @@ def _largest(tensors):
         if all(o.layout is torch.strided for o in here): raise
         return _largest([entries(o) for o in here])      # some are sparse
 
+# %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
+def _where(learn): return learn.state.epoch, learn.state.batch_idx
+
+def _buffers(learn):
+    "List the buffers of the model and the loss function"
+    return sum([list(m.buffers()) for m in trained(learn)], [])
+
+def _first(values, start, none, device):
+    "Return `start` plus the index of the first value that is not finite, or `none`, on the device"
+    if not values: return torch.full((), none, dtype=torch.int64, device=device)
+    values = stack_scalars(values)
+    places = torch.arange(start, start + len(values), device=values.device)
+    return torch.where(values.isfinite(), none, places).min()
+
 # %% ../../nbs/features/04_nan_guard.ipynb #dcb5d53c
 _SHIFT, _NEVER = 2**20, 2**62  # base of the digits of a code; larger than any code: all was finite
 
@@ -190,17 +204,3 @@ class NaNGuard(Hook):
             text += f' {name}, as the loader yielded it in batch {batch}, holds nan or inf, too.'
         raise FloatingPointError(
             f'{text} Weights, buffers and optimizers are as those {step} steps left them.')
-
-# %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
-def _where(learn): return learn.state.epoch, learn.state.batch_idx
-
-def _buffers(learn):
-    "List the buffers of the model and the loss function"
-    return sum([list(m.buffers()) for m in trained(learn)], [])
-
-def _first(values, start, none, device):
-    "Return `start` plus the index of the first value that is not finite, or `none`, on the device"
-    if not values: return torch.full((), none, dtype=torch.int64, device=device)
-    values = stack_scalars(values)
-    places = torch.arange(start, start + len(values), device=values.device)
-    return torch.where(values.isfinite(), none, places).min()

@@ -38,7 +38,8 @@ def _draw(samples: list, look: Look) -> tuple[list[Drawing], str]:
         if hasattr(o, '__array__') and not hasattr(o, 'save'): o = torch.as_tensor(o)
         return o.detach().cpu() if isinstance(o, Tensor) else o
     samples = [*map(plain, samples)]
-    if isinstance(samples[0], Tensor) and len({*map(kind_of, samples)}) == 1: return draw_samples(samples, look, 128)
+    are_alike = isinstance(samples[0], Tensor) and len({*map(kind_of, samples)}) == 1
+    if are_alike: return draw_samples(samples, look, 128)
     return [_draw_one(o, look) for o in samples], ''
 
 def _draw_one(o, look):
@@ -70,7 +71,8 @@ def _html(moments, plays=False):
 
 def _table(moments):
     "Write the first moment and the latest ones, as many as there is room for"
-    while len(html := _html(moments)) > _MOST and len(moments) > 2: moments = [moments[0], *moments[2:]]
+    while len(html := _html(moments)) > _MOST and len(moments) > 2:
+        moments = [moments[0], *moments[2:]]
     return html
 
 def _write_page(folder, step, moment):
@@ -82,7 +84,7 @@ def _write_page(folder, step, moment):
 # %% ../../nbs/look/17_album.ipynb #86018cf8
 _DRAWING = {'text?': str, 'data?': bytes, 'kind?': str, 'width?': int, 'sound?': bytes}
 class Samples(Hook):
-    "Show under the live plot what a model says or draws, before training and since: `Samples(lambda learn: learn(z))`"
+    "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
     ord, in_dry_run, provides = 90, False, ('samples',)
     state_kinds = {'moments': [{'at': str, 'note': str, 'drawn': {str: _DRAWING}}]}
 

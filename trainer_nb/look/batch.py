@@ -72,7 +72,7 @@ class BatchView:
 
     @property
     def rows(self) -> list[dict]:
-        "Describe each part in numbers: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
+        "Describe each part: 'name', 'shape', 'dtype', 'min', 'max', 'mean', 'not_finite'"
         inputs, targets = batch_parts(self.batch)
         return [{'name': k, **_described(o)} for k, o in (inputs | targets).items()]
 
@@ -121,8 +121,7 @@ def show_batch(learn: Learner,
     n: int = 9,            # samples to draw, at most
     valid: bool = False,   # True: from the validation data
     *,
-    classes: Sequence|Mapping|None = None,      # names of the classes: list, or dict of class id → name;
-                                                # None: `classes` of the dataset
+    classes: Sequence|Mapping|None = None,  # names, list or dict by class id; None: the dataset's
     decode: Callable|None = None,    # list of token ids → text, such as `tokenizer.decode`
     mean: Any = None,      # normalization of pictures to undo, x*std + mean: a number, or one by channel
     std: Any = None,

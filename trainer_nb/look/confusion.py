@@ -68,7 +68,6 @@ outline-offset:-2px}
 .jp-OutputArea-child:has(.tnb-matrix):has(+ .jp-OutputArea-child .tnb-live),
 .jp-OutputArea-child:has(.tnb-matrix) + * > .lm-Panel:not(:has(*)){display:none}</style>'''
 
-# %% ../../nbs/look/04_confusion.ipynb #mtx00013
 def _about(c, t, p):
     "Describe a cell"
     n = int(c.counts[t, p])

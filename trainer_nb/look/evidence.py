@@ -92,7 +92,7 @@ class _Watch(Hook):
 _MOVING = *BATCH_NORMS, *DROPOUTS     # layers whose output depends on the mode
 
 def _modes(learn, seen, flat):
-    "Note the modes of dropout and BatchNorm, and in `flat` each BatchNorm with one value by channel and sample"
+    "Note modes of dropout and BatchNorm; in `flat`, BatchNorms with one value by channel and sample"
     owned = {*_modules(learn)}
     def note(m, args):
         if m not in owned or not isinstance(m, _MOVING): return
@@ -127,7 +127,7 @@ def _fit_with_adam(learn, batch, n):
 # %% ../../nbs/look/06_evidence.ipynb #d322d7b9
 class Evidence:
     "What the checks of `learn.doctor()` look at; what could not be measured is None"
-    n_batches, n_steps, max_s = 64, 60, 20.     # to read; to train on one batch, in about so many seconds
+    n_batches, n_steps, max_s = 64, 60, 20.     # to read; to train on one batch, in about so many s
 
     def __init__(self, learn: Learner):
         self.learn, self.kind, self.error = learn, loss_kind(learn.loss_fn), None

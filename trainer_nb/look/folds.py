@@ -55,7 +55,7 @@ class CrossValidation:
 
     @property
     def rows(self) -> list[dict[str, float]]:
-        "Return the values of each fold: of its last epoch, or of the one whose weights were restored"
+        "Return each fold's values: of its last epoch, or of that whose weights were restored"
         histories = [o.history for o in self.learners]
         rows = [h.epoch_rows[-1 if h.kept is None else h.kept] for h in histories]
         return [{k: v for k, v in row.items() if k.startswith('valid_')} for row in rows]
@@ -125,6 +125,6 @@ def cross_validate(
     seed: int = 0,          # of the order of the samples
     **fit: Any,             # arguments of `learn.fit`, such as n_epochs=5
 ) -> CrossValidation:       # raises ValueError for a model that was in another fold
-    "Train a new learner on each of k folds, and return their validation as a table; an interrupt keeps what is done"
+    "Train a new learner on each of k folds, and return a table; an interrupt keeps what is done"
     pairs = folds(data, k, stratify=stratify, groups=groups, seed=seed)
     return CrossValidation(make, pairs, k, fit).resume()

@@ -157,7 +157,7 @@ def loss_of(learn: Learner, loss: Callable | None, min_score: float = .5) -> tup
     return alone, False
 
 def _own_loss(learn, min_score):
-    "Return the loss that a step returned for one sample; without one nan, or a detector's wrong boxes"
+    "Return a step's loss for one sample; without one nan, or a detector's wrong boxes"
     loss, *found = map(learn.result.get, ('loss', 'pred', 'targ'))
     if loss is None and all(map(are_boxes, found)): return n_wrong(*(o[0] for o in found), min_score)
     return _single(torch.as_tensor(math.nan if loss is None else loss))

@@ -87,11 +87,6 @@ def _detached_loss(o):
     if o.is_own or o.learn.loss_fn is None or o.watch.reached is None: raise NothingToSee
     if not o.watch.reached: return 'no gradient goes from the loss to the predictions'
 
-# %% ../../nbs/look/08_model_checks.ipynb #a7c02d06
-def _has_hook(learn, *names):
-    "Return whether there is a hook of one of these classes"
-    return any({c.__name__ for c in type(h).__mro__} & {*names} for h in learn.hooks)
-
 # %% ../../nbs/look/08_model_checks.ipynb #da3fb149
 @check('Use nn.ModuleList, nn.ModuleDict or nn.ParameterDict')
 def _unregistered(o):
@@ -163,6 +158,10 @@ def _frozen_head(o):
 _RATES = {      # optimizer → the lowest, usual and highest learning rate
     **dict.fromkeys(('SGD', 'ASGD'), (1e-6, 1e-2, 10)),
     **dict.fromkeys(('Adam', 'AdamW', 'NAdam', 'RAdam', 'Adamax', 'RMSprop'), (1e-7, 1e-3, .2))}
+
+def _has_hook(learn, *names):
+    "Return whether there is a hook of one of these classes"
+    return any({c.__name__ for c in type(h).__mro__} & {*names} for h in learn.hooks)
 
 @check()
 def _lr(o):
@@ -250,7 +249,7 @@ def _samples_interact(o):
     if torch.equal(*both) and not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
         return 'another first sample changes the predictions for the others'
 
-@check('Pass drop_last=True to the training loader', 'flat')     # for others, the pixels of one sample are enough
+@check('Pass drop_last=True to the training loader', 'flat')  # for others, one sample's pixels do
 def _batch_of_one(o):
     "Does BatchNorm get more than one sample?"
     sizes = [len(x[0]) for x in (batch_tensors(b)[0] for b in o.batches) if x and x[0].ndim]

@@ -131,7 +131,7 @@ def _regression_report(results):
 
 # %% ../../nbs/look/14_report.ipynb #7e7bf448
 def make_report(results: Any) -> Report:
-    "Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression"
+    "Compute precision, recall, F1, support by class or label; residuals and R² of a regression"
     task = task_of(results)
     if task == 'regression': return _regression_report(results)
     if task == 'boxes': return _box_report(results)
@@ -179,7 +179,7 @@ def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles
                      '(n, horizon, quantiles) or (n, quantiles, horizon)')
 
 def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises ValueError
-    """Compute the error of each sample, also in steps of its history, and how often the interval is right
+    """Compute each sample's error, also in steps of its history, and how often the interval is right
 
     'mase' is there if the first input is a history, and 'in interval' if there are quantiles.
     """
@@ -194,7 +194,7 @@ def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises
 
 # %% ../../nbs/look/14_report.ipynb #47bdc037
 def _chart(title, past, targ, pred):
-    "Draw one forecast, (horizon, quantiles), over its history; steps count from the last one of that"
+    "Draw a forecast, (horizon, quantiles), over its history, whose last step is 0"
     before, ahead = [*range(1 - len(past), 1)], [*range(1, 1 + len(targ))]
     middle = pred[:, pred.size(1)//2]
     lines = [Line(before, past.tolist(), GREY, 'history'),

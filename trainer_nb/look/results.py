@@ -126,15 +126,15 @@ class Results:
         n: int = 3,       # ≥ 1: samples, those with the largest losses
         at: Any = None,   # positions in the pass, instead
     ) -> Chart:           # raises ValueError for what is no forecast
-        "Draw forecasts over their history, with an interval if there are quantiles, as a further dimension"
+        "Draw forecasts over their history; quantiles, as a further dimension, are an interval"
         return draw_forecasts(self, n, at)
 
     def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast', 'boxes'; or ValueError
-        "Recognize the task from shapes and dtypes of predictions and targets, and the loss function"
+        "Recognize the task from shapes, dtypes and the loss function"
         return task_of(self)
 
     def as_ids(self) -> tuple[Tensor, Tensor]:  # (predicted, target): (n,) int64; raises ValueError
-        "Return the class ids of predictions and targets, without targets below 0 or at `ignore_index`"
+        "Return predicted and target class ids, without targets below 0 or at `ignore_index`"
         return class_ids(self)
 
     def confusion(self,
@@ -144,15 +144,15 @@ class Results:
         return count_confusion(self, n_classes)
 
     def report(self) -> Report:
-        """Compute precision, recall, F1 and support by class or label, or residuals and R² of a regression
+        """Compute precision, recall, F1, support by class or label; residuals and R² of a regression
 
-        Boxes with a score of at least `min_score` count; mAP counts all, and needs torchmetrics and pycocotools.
+        Boxes with a score of at least `min_score` count; mAP (trainer_nb[detection]) counts all.
         """
         return make_report(self)
 
 # %% ../../nbs/look/03_results.ipynb #t0pl0551
 class TopLosses(tuple):
-    "The losses and the positions of some samples, which draws them in a notebook: `losses, at = res.top_losses(5)`"
+    "Losses and positions of samples, drawn in a notebook: `losses, at = res.top_losses(5)`"
     results: Results
 
     def __new__(cls, results: Results, parts: Sequence):
@@ -268,8 +268,8 @@ def results_of(learn: Learner,
 ) -> Results:
     """Return predictions, targets and losses of each sample, in evaluation mode
 
-    Your own step, or a model with its own loss, runs once for each sample, with batches of one, unless you
-    pass `loss`. RNG states are restored afterwards.
+    Your own step, or a model with its own loss, runs once for each sample, with batches of one,
+    unless you pass `loss`. RNG states are restored afterwards.
     """
     with folded():
         for name, f in ('loss', loss), ('keep', keep):

@@ -19,8 +19,8 @@ from torch import Tensor
 from ..base import batch_size, cut_name, format_value, printable
 from ..draw import html_table
 from trainer_nb.look.pictures import (
-    Drawing, are_boxes, box_legend, boxes_fit, draw_boxes, draw_picture, draw_signal, is_mask, legend, objects,
-    overlay
+    Drawing, are_boxes, as_images, box_legend, boxes_fit, channel_dim, channels_last, draw_boxes, draw_picture,
+    draw_signal, is_mask, legend, objects, overlay
 )
 
 # %% ../../nbs/look/01_samples.ipynb #fd1ddb9a
@@ -78,7 +78,7 @@ def kind_of(sample: Any) -> str:
     if isinstance(sample, (bool, int, float)): return 'value'
     if not isinstance(sample, Tensor) or sample.is_complex() or sample.ndim > 3: return 'other'
     if sample.ndim == 0: return 'value'
-    if sample.ndim == 3: return 'image' if _channels(sample) is not None and sample.numel() else 'other'
+    if sample.ndim == 3: return 'image' if channel_dim(sample) is not None and sample.numel() else 'other'
     if sample.ndim == 1:
         if not sample.is_floating_point() and sample.dtype not in (torch.bool, torch.uint8): return 'tokens'
         return 'fields' if len(sample) <= _FIELDS else 'signal'
@@ -87,10 +87,6 @@ def kind_of(sample: Any) -> str:
     return 'signal' if short <= 8 and long >= 4*short else 'image'
 
 def _are_texts(o): return isinstance(o, (tuple, list)) and bool(o) and all(isinstance(v, str) for v in o)
-
-def _channels(image):
-    "Return the dimension of the channels in a picture of three dimensions"
-    return next((d for d in (0, 2) if image.shape[d] in (1, 3, 4)), None)
 
 # %% ../../nbs/look/01_samples.ipynb #90fb72e1
 def _decoded(ids, decode):
@@ -164,41 +160,12 @@ class Look:
         "Write tokens as text, shortened"
         return _decoded(tokens.tolist(), self.decode)
 
-# %% ../../nbs/look/01_samples.ipynb #b488962d
-def _channels_last(image: Tensor) -> Tensor:
-    "Put the channels of a picture last: (h, w, c), float or uint8"
-    if image.ndim == 2: image = image[None]
-    image = image if image.dtype == torch.uint8 else image.float()
-    return image.permute(1, 2, 0) if _channels(image) == 0 else image
-
-def _as_images(samples, look, like=None):   # like: those whose range counts; None: all
-    "Convert pictures to (list of (h, w, c) uint8 tensors, how they were scaled or '')"
-    images = list(map(_channels_last, samples))
-    if look.mean is not None:
-        images = [o.float()*_like(look.std, o, 'std') + _like(look.mean, o, 'mean') for o in images]
-        images = [o.clamp(0, 1) for o in images]        # rounding leaves 1.0000001
-    if all(o.dtype == torch.uint8 for o in images): return images, ''
-    known = images if like is None or look.mean is not None else like
-    known = [o[o.isfinite()] for o in known]
-    low = min((o.min().item() for o in known if len(o)), default=0.)
-    high = max((o.max().item() for o in known if len(o)), default=1.)
-    note = '' if 0 <= low and high <= 1 else f'black is {low:.3g}, white is {high:.3g}'
-    if not note: low, high = 0., 1.
-    scale = 255/(high - low) if high > low else 0.
-    def scaled(o): return ((o.nan_to_num(low, high, low) - low)*scale).round().clamp(0, 255).byte()
-    return [*map(scaled, images)], note
-
-def _like(values, image, name):
-    values = torch.as_tensor(values, dtype=torch.float).flatten()
-    if len(values) in (1, image.size(-1)): return values
-    raise ValueError(f'{name} has {len(values)} values, but the pictures have {image.size(-1)} channels')
-
 # %% ../../nbs/look/01_samples.ipynb #79a92ac0
 def draw_samples(samples: list, look: Look, most: int = 256) -> tuple[list[Drawing], str]:
-    "Draw samples of one kind, pictures with at most `most` pixels on a side; also return their scale, or ''"
+    "Draw samples of one kind, pictures of at most `most` pixels a side; return their scale, too"
     kind = kind_of(samples[0])
     if kind == 'image':
-        images, note = _as_images(samples, look)
+        images, note = as_images(samples, look.mean, look.std)
         return [draw_picture(o, most) for o in images], note
     if kind == 'signal': return [draw_signal(o, look.rate) for o in samples], ''
     return [Drawing(look.text(o) if kind == 'tokens' else look.value(o)) for o in samples], ''
@@ -227,7 +194,7 @@ class Sample(dict):
         "Return the masks of its picture, of its own or among other parts"
         image = self.get(self.drawn)
         if kind_of(image) != 'image': return {}
-        h, w = _channels_last(image).shape[:2]
+        h, w = channels_last(image).shape[:2]
         parts = self if parts is None else parts
         return {k: o for k, o in parts.items() if o is not image and is_mask(o, h, w)}
 
@@ -242,12 +209,12 @@ def _pictures(samples, shown, look):
     plain, others, beside_note = None, {}, ''     # those whose range all have; pictures beside them, by name
     if samples[0].beside:
         def target(o, x): return next((v for k, v in o.beside.items() if k != 'predicted'), x)
-        plain = [_channels_last(target(o, x)) for o, x in zip(samples, shown)]
-    is_alike = plain is not None and plain[0].size(-1) == _channels_last(shown[0]).size(-1)
-    images, note = _as_images(shown, look, plain if is_alike else None)
-    like = look if is_alike else Look()
+        plain = [channels_last(target(o, x)) for o, x in zip(samples, shown)]
+    is_alike = plain is not None and plain[0].size(-1) == channels_last(shown[0]).size(-1)
+    images, note = as_images(shown, look.mean, look.std, plain if is_alike else None)
+    scale = (look.mean, look.std) if is_alike else (None, None)
     for k in samples[0].beside:
-        others[k], beside_note = _as_images([o.beside[k] for o in samples], like, plain)
+        others[k], beside_note = as_images([o.beside[k] for o in samples], *scale, plain)
     cells, widths = [], []
     for i, (image, sample) in enumerate(zip(images, samples)):
         masks, boxes = sample.masks(), sample.boxes

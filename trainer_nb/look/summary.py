@@ -227,9 +227,9 @@ def _html_table(s):
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
 def summary_of(learn: Learner,
     depth: int|None = None,     # levels of the model to show; default: as many as fit into a table
-    memory: bool = False,       # True: forecast the memory of a training step, and its activations by layer
+    memory: bool = False,       # True: forecast a step's memory, and its activations by layer
 ) -> Summary:
-    "List layers with output shapes, parameters, memory and FLOPs, from one real batch; the learner does not change"
+    "List layers with shapes, parameters, memory, FLOPs of one batch; the learner does not change"
     with folded():
         from torch.utils.flop_counter import FlopCounterMode
         if depth is not None: as_count('depth', depth)
