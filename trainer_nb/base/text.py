@@ -69,7 +69,6 @@ def cut_name(name: str, most: int = 24) -> str:
     "Cut a text that has more than `most` characters"
     return name if len(name) <= most else f'{name[:most-1]}…'
 
-# %% ../../nbs/base/02_text.ipynb #115ted01
 def listed(names: Sequence[str], most: int = 3) -> str:
     "Write the first names, and how many more there are"
     return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
