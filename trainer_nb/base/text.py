@@ -52,7 +52,6 @@ def format_time(t: float) -> str:
     h, m = divmod(m, 60)
     return f'{h}:{m:02d}:{s:02d}' if h else f'{m:02d}:{s:02d}'
 
-# %% ../../nbs/base/02_text.ipynb #e7efbba5
 def format_bytes(n: float) -> str:
     "Write a number of bytes with three digits: '12 B', '4.1 KiB', '3 GiB'"
     for unit in ' B', ' KiB', ' MiB':
@@ -73,7 +72,6 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     "Write the first names, and how many more there are"
     return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
 
-# %% ../../nbs/base/02_text.ipynb #c27c7a19
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     "Suggest the most similar of the right names, as ' Did you mean `x`?'; '' if none is"
     from difflib import get_close_matches

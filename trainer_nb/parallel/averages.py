@@ -36,8 +36,7 @@ class LossWeight:
         self.n, world.weight = n, n.detach().clone()
         dist.all_reduce(world.weight)
 
-    def scaled(self, loss: Tensor, world: World) -> Tensor:
-        return loss*world.weight/_or_one(self.n)
+    def scaled(self, loss: Tensor, world: World) -> Tensor: return loss*world.weight/_or_one(self.n)
 
     def factor(self, world: World) -> Any:
         if self.is_sum: return world.size*(not world.is_padding)
@@ -66,9 +65,7 @@ def _average_sparse(p, size):
     if g is not None:
         g = g.coalesce() if g.is_sparse and g.sparse_dim() == 1 else _dense(g).to_sparse(1)
     n = -1 if g is None else len(g.values())
-    ns = [torch.zeros(1, dtype=torch.int64, device=p.device) for _ in range(size)]
-    dist.all_gather(ns, torch.tensor([n], device=p.device))
-    ns = [o.item() for o in ns]
+    ns = _gathered(torch.tensor([n], device=p.device), [1]*size).tolist()
     if max(ns) < 0: return
     rows = p.new_zeros(max(ns), dtype=torch.int64)
     values = p.detach().new_zeros(max(ns), *p.shape[1:])

@@ -43,7 +43,6 @@ def _is_ours(f):
     module = getattr(f, '__module__', None) or ''
     return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), _Shards)
 
-# %% ../../nbs/parallel/03_fsdp.ipynb #94c35e67
 def _is_part(x): return isinstance(x, Tensor) and hasattr(x, 'full_tensor')
 
 def _whole(x, device): return x.detach().to(device).full_tensor() if _is_part(x) else x
