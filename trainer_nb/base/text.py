@@ -127,7 +127,6 @@ _NEVER_RUN = {       # part → where it has never run
     'Slurm': 'on GPUs, or on several hosts',
 }
 
-# %% ../../nbs/base/02_text.ipynb #ff7fbe9e
 def unproven(part: str) -> Callable:
     "Say in the second line of a docstring where a part has never run"
     sentence = f'{part}: never run {_NEVER_RUN[part]}.'

@@ -23,9 +23,7 @@ from .first_step import first_step
 from .sharding import shard
 from .fsdp import Sharded
 from .averages import Averages, LossWeight, average_gradients
-from trainer_nb.parallel.group import (
-    REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
-)
+from .group import REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
 from .plugin import INSTEAD, check_kwargs, check_plugin
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
@@ -146,7 +144,7 @@ class Accelerate(Hook):
         self.parts = self.size = None   # each rank's state when a fit was stopped; world size then
         self.checks, self.compared = check, _Comparisons()
         self.gradients = None           # `Averages` of this fit
-        self.weight = LossWeight()     # of this rank's loss
+        self.weight = LossWeight()      # of this rank's loss
         self.are_mergeable = False      # the metrics of this fit were checked
 
     @property
