@@ -648,7 +648,7 @@ def test_from_a_shell(launcher, tmp_path):
     assert res.returncode == 0 and 'Traceback' not in res.stderr, res.stderr
     (found,) = map(json.loads, (tmp_path/'out').read_text().splitlines())
     assert found['n'] == 2 and found['in_parts'] is ('in parts' in launcher)
-    assert all(map(close, found['weights'], alone['weights'])) and res.stdout.count('valid_loss') == 1
+    assert all(map(close, found['weights'], alone['weights'])) and res.stdout.count('train_loss') == 1
     assert close(found['losses'], alone['losses']) and close(found['accuracy'], alone['accuracy'])
     assert len((tmp_path/'out.csv').read_text().splitlines()) == len((tmp_path/'alone.csv').read_text().splitlines())
 

@@ -153,7 +153,6 @@ def described(x: Any, most: int = 8) -> str:
     text = ', '.join(parts)
     return f'{{{text}}}' if isinstance(x, Mapping) else f'({text})'
 
-# %% ../../nbs/base/04_errors.ipynb #b6aa4485
 def note_place(e: BaseException, where: str, batch: Any) -> None:
     "Add the place where training failed, and the batch, to the notes of an exception"
     e.add_note(where + ('' if batch is None else f'; batch: {described(batch)}'))

@@ -30,7 +30,6 @@ def open_file(path: str | os.PathLike, mode: str = 'rb', **kwargs: Any) -> IO:
     "Open a regular file; raises OSError for a link, a pipe, a device or a folder"
     return open(path, mode, opener=_opened, **kwargs)
 
-# %% ../../nbs/base/08_files.ipynb #528ef290
 def read_file(path: str | os.PathLike, most: int = 2**24) -> bytes:
     "Read a file of at most `most` bytes; raises OSError for a larger one"
     with open_file(path) as f:

@@ -21,7 +21,6 @@ def is_oom(e: BaseException) -> bool:
     if isinstance(e, (MemoryError, torch.OutOfMemoryError)): return True
     return isinstance(e, RuntimeError) and _SHORT.search(str(e)) is not None
 
-# %% ../../nbs/base/06_memory.ipynb #86acacc5
 def free_memory() -> None:
     "Collect reference cycles, and return the memory that torch caches to the device"
     gc.collect()

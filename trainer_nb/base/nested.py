@@ -123,7 +123,6 @@ def _is_whole(x):
     values = x if isinstance(x, (list, tuple)) else _fields(x)
     return all(map(_is_whole, values)) if values is not None else bool(sample_counts(x))
 
-# %% ../../nbs/base/01_nested.ipynb #7ca3efc0
 def batch_size(
     x: Any,  # a batch, as `map_tensors` takes it
 ) -> int:  # 1 if the batch has no size

@@ -52,7 +52,6 @@ def format_time(t: float) -> str:
     h, m = divmod(m, 60)
     return f'{h}:{m:02d}:{s:02d}' if h else f'{m:02d}:{s:02d}'
 
-# %% ../../nbs/base/02_text.ipynb #e7efbba5
 def format_bytes(n: float) -> str:
     "Write a number of bytes with three digits: '12 B', '4.1 KiB', '3 GiB'"
     for unit in ' B', ' KiB', ' MiB':
@@ -69,12 +68,10 @@ def cut_name(name: str, most: int = 24) -> str:
     "Cut a text that has more than `most` characters"
     return name if len(name) <= most else f'{name[:most-1]}…'
 
-# %% ../../nbs/base/02_text.ipynb #115ted01
 def listed(names: Sequence[str], most: int = 3) -> str:
     "Write the first names, and how many more there are"
     return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
 
-# %% ../../nbs/base/02_text.ipynb #c27c7a19
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     "Suggest the most similar of the right names, as ' Did you mean `x`?'; '' if none is"
     from difflib import get_close_matches
@@ -130,7 +127,6 @@ _NEVER_RUN = {       # part → where it has never run
     'Slurm': 'on GPUs, or on several hosts',
 }
 
-# %% ../../nbs/base/02_text.ipynb #ff7fbe9e
 def unproven(part: str) -> Callable:
     "Say in the second line of a docstring where a part has never run"
     sentence = f'{part}: never run {_NEVER_RUN[part]}.'

@@ -171,7 +171,6 @@ def _is_counted(dl):
     known = 'torch.utils.data', 'torchdata.'
     return all(isinstance(o, (list, tuple)) or type(o).__module__.startswith(known) for o in samplers)
 
-# %% ../../nbs/data/01_adapters.ipynb #ff1f7adf
 class _ListAdapter(Adapter):
     "A list, a tuple or a range"
     can_seek = is_exact = True

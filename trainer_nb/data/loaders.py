@@ -200,7 +200,6 @@ def yields_new(dl: Any) -> bool:
     if type(dl) is not DataLoader: return type(dl) in (list, tuple, TensorLoader)
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
 
-# %% ../../nbs/data/04_loaders.ipynb #71d6b0b1
 def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
     is_random = any(isinstance(getattr(o, 'sampler', None), RANDOM_SAMPLERS)

@@ -45,7 +45,6 @@ def _order(indices, dataset):
         order, dataset = among[order], dataset.dataset
     return torch.where(order < 0, order + len(dataset), order)
 
-# %% ../../nbs/data/00_rows.ipynb #999d137b
 _PROVEN: WeakSet = WeakSet()     # loaders whose first batch was the same both ways
 
 def _traits(o): return type(o), o.dtype, o.shape, o.stride(), o.device, o.requires_grad

@@ -37,6 +37,46 @@ class _Part(Pass):
 
     def state_at(self, n): return {**self.state_dict(), 'n': n, 'first': self.first}
 
+# %% ../../nbs/data/03_several.ipynb #8ea05c0c
+def _together(passes):
+    for part in passes.parts.values(): part.open()
+    is_longest = passes.dl.mode == 'longest'
+    most = length(passes.dl) if is_longest else None
+    while most is None or passes.n < most:
+        batch = {}
+        for name in passes.parts:
+            try: batch[name] = passes.parts[name].next()
+            except StopIteration:
+                passes.over.add(name)
+                if not is_longest or len(passes.over) == len(passes.parts): return
+                batch[name] = passes.again(name)
+        yield batch
+
+def _alternate(passes):
+    for part in passes.parts.values(): part.open()
+    names = list(passes.parts)
+    while len(passes.over) < len(names):
+        name, passes.turn = names[passes.turn % len(names)], passes.turn + 1
+        if name in passes.over: continue
+        try: yield {name: passes.parts[name].next()}
+        except StopIteration: passes.over.add(name)
+
+def _sequence(passes):
+    parts = list(passes.parts.items())
+    for _, part in parts[:passes.turn]:     # an uninterrupted run keeps their workers
+        keeps = getattr(part.dl, 'persistent_workers', False)
+        if keeps and not is_warm(part.dl): warm_up(part.dl)
+    while passes.turn < len(parts):
+        name, part = parts[passes.turn]
+        try: yield {name: part.next()}
+        except StopIteration:
+            if not part.n: raise ValueError(
+                f'the validation set {name!r} yielded no batch: is it empty, or a generator '
+                'that was used up?') from None
+            passes.turn += 1
+
+_WALKS = {'shortest': _together, 'longest': _together, 'alternate': _alternate, 'sequence': _sequence}
+
 # %% ../../nbs/data/03_several.ipynb #a9af8010
 class _Passes:
     "The passes over several loaders as one iterator, which opens loaders again after workers ended"
@@ -74,47 +114,6 @@ class _Passes:
         except StopIteration:
             raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a '
                              'generator, which can be read only once?') from None
-
-# %% ../../nbs/data/03_several.ipynb #8ea05c0c
-def _together(passes):
-    for part in passes.parts.values(): part.open()
-    is_longest = passes.dl.mode == 'longest'
-    most = length(passes.dl) if is_longest else None
-    while most is None or passes.n < most:
-        batch = {}
-        for name in passes.parts:
-            try: batch[name] = passes.parts[name].next()
-            except StopIteration:
-                passes.over.add(name)
-                if not is_longest or len(passes.over) == len(passes.parts): return
-                batch[name] = passes.again(name)
-        yield batch
-
-def _alternate(passes):
-    for part in passes.parts.values(): part.open()
-    names = list(passes.parts)
-    while len(passes.over) < len(names):
-        name, passes.turn = names[passes.turn % len(names)], passes.turn + 1
-        if name in passes.over: continue
-        try: yield {name: passes.parts[name].next()}
-        except StopIteration: passes.over.add(name)
-
-# %% ../../nbs/data/03_several.ipynb #9ff44148
-def _sequence(passes):
-    parts = list(passes.parts.items())
-    for _, part in parts[:passes.turn]:     # an uninterrupted run keeps their workers
-        keeps = getattr(part.dl, 'persistent_workers', False)
-        if keeps and not is_warm(part.dl): warm_up(part.dl)
-    while passes.turn < len(parts):
-        name, part = parts[passes.turn]
-        try: yield {name: part.next()}
-        except StopIteration:
-            if not part.n: raise ValueError(
-                f'the validation set {name!r} yielded no batch: is it empty, or a generator '
-                'that was used up?') from None
-            passes.turn += 1
-
-_WALKS = {'shortest': _together, 'longest': _together, 'alternate': _alternate, 'sequence': _sequence}
 
 # %% ../../nbs/data/03_several.ipynb #110725b6
 def is_array(o: Any) -> bool:

@@ -71,6 +71,45 @@ class Prepared:
         check_kinds(state, kinds, f'the state of {type(self).__name__}')
         for k in self.kinds: setattr(self, k, state[k.lstrip('_')])
 
+# %% ../../nbs/data/07_table.ipynb #0d188311
+def _check_frame(df):
+    if not hasattr(df, 'iloc') or getattr(df, 'ndim', 0) != 2: raise TypeError(
+        f'Table got a {type(df).__name__}: expected a data frame of pandas; of one row, '
+        'pd.DataFrame([row])')
+    names = df.columns.tolist()
+    if wrong := [o for o in names if not isinstance(o, str) or names.count(o) > 1]:
+        raise ValueError(f'column {wrong[0]!r} needs a name of its own, a string')
+
+def _check_columns(df, names):
+    if lost := [o for o in names if o not in df.columns]: raise ValueError(
+        f'the rows have no column {", ".join(map(repr, lost))}; they have {", ".join(df.columns)}.'
+        f'{did_you_mean(lost[0], df.columns)}')
+
+def _scale(name, x):
+    "Return mean and deviation of the numbers that a column has"
+    if not len(x):
+        raise ValueError(f'column {name!r} is empty in the training rows: leave it out')
+    return [x.mean().item(), x.std().item() if x.min() < x.max() else 1.]
+
+def _warn_of_names(categories, n):
+    "Warn of a category whose values hardly ever come twice"
+    for k, v in categories.items():
+        if len(v) > max(n//2, 20): warnings.warn(
+            f'column {k!r} has {len(v)} values in {n} rows: as a category it tells nothing about '
+            'new rows. Leave it out, or make it coarser', stacklevel=3)
+
+def _target(column, classes):
+    "Prepare a target: numbers, or class ids"
+    y = _numbers(column).float() if classes is None else _ids(column, classes, 0)
+    if n := int(column.isna().sum()): raise ValueError(
+        f'{n} rows have no target {column.name!r}: drop them, df.dropna(subset=[{column.name!r}])')
+    if classes is not None and (y < 0).any():
+        strange = column[(y < 0).numpy()].iloc[0]
+        raise ValueError(
+            f'the target {column.name!r} has the class {strange!r}, which no training row has: split '
+            'with stratify, split(df, stratify=df.target), and pass Table(train, ..., valid=valid)')
+    return y
+
 # %% ../../nbs/data/07_table.ipynb #c69c32e9
 class Table(Prepared):
     """A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training
@@ -154,45 +193,6 @@ class Table(Prepared):
         n = f'{len(self.train[-1])} + {len(self.valid[-1])} rows: ' if self.train else ''
         return (f'Table({n}{len(self.categories)} categories, {len(self._numbers)} numbers, '
                 f'{len(self._gaps)} of them with gaps → {", ".join(self._targets)})')
-
-# %% ../../nbs/data/07_table.ipynb #0d188311
-def _check_frame(df):
-    if not hasattr(df, 'iloc') or getattr(df, 'ndim', 0) != 2: raise TypeError(
-        f'Table got a {type(df).__name__}: expected a data frame of pandas; of one row, '
-        'pd.DataFrame([row])')
-    names = df.columns.tolist()
-    if wrong := [o for o in names if not isinstance(o, str) or names.count(o) > 1]:
-        raise ValueError(f'column {wrong[0]!r} needs a name of its own, a string')
-
-def _check_columns(df, names):
-    if lost := [o for o in names if o not in df.columns]: raise ValueError(
-        f'the rows have no column {", ".join(map(repr, lost))}; they have {", ".join(df.columns)}.'
-        f'{did_you_mean(lost[0], df.columns)}')
-
-def _scale(name, x):
-    "Return mean and deviation of the numbers that a column has"
-    if not len(x):
-        raise ValueError(f'column {name!r} is empty in the training rows: leave it out')
-    return [x.mean().item(), x.std().item() if x.min() < x.max() else 1.]
-
-def _warn_of_names(categories, n):
-    "Warn of a category whose values hardly ever come twice"
-    for k, v in categories.items():
-        if len(v) > max(n//2, 20): warnings.warn(
-            f'column {k!r} has {len(v)} values in {n} rows: as a category it tells nothing about '
-            'new rows. Leave it out, or make it coarser', stacklevel=3)
-
-def _target(column, classes):
-    "Prepare a target: numbers, or class ids"
-    y = _numbers(column).float() if classes is None else _ids(column, classes, 0)
-    if n := int(column.isna().sum()): raise ValueError(
-        f'{n} rows have no target {column.name!r}: drop them, df.dropna(subset=[{column.name!r}])')
-    if classes is not None and (y < 0).any():
-        strange = column[(y < 0).numpy()].iloc[0]
-        raise ValueError(
-            f'the target {column.name!r} has the class {strange!r}, which no training row has: split '
-            'with stratify, split(df, stratify=df.target), and pass Table(train, ..., valid=valid)')
-    return y
 
 # %% ../../nbs/data/07_table.ipynb #7ab1e002
 class TableNet(nn.Module):

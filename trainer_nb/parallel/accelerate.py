@@ -12,20 +12,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from ..base import has_accelerator, needed, to_device, unproven
+from ..base import has_accelerator, needed, unproven
 from ..data import end_workers
 from trainer_nb.loop import (
     Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, rank_state, trained
 )
 from .first_step import first_step
 from .sharding import shard
-from .fsdp import INSTEAD, Sharded, check_kwargs, check_plugin
-from trainer_nb.parallel.group import (
-    REASONS, Agreement, Averages, Processes, Requests, average_gradients, check_same, forget, is_lost
-)
+from .fsdp import Sharded
+from .averages import Averages, LossWeight, average_gradients
+from .group import REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
+from .plugin import INSTEAD, check_kwargs, check_plugin
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
 def _make_world(accelerator, kwargs):
@@ -66,39 +65,6 @@ def _check_metrics(metrics, size):
             f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: give it '
             'merge_state(others), which adds the states of the metric on the other processes, or use '
             'torchmetrics')
-
-# %% ../../nbs/parallel/05_accelerate.ipynb #267cfda0
-class _LossWeight:
-    "The weight of this rank's loss, so that the mean over all ranks is the loss of the whole batch"
-    def __init__(self):
-        self.n = 0              # what the step returned as the loss's weight, or samples
-        self.is_sum = False     # the losses of shards are added up, not averaged
-
-    def take(self, learn):
-        "Take the weight of the loss just computed, and sum it over the ranks"
-        n, world = loss_weight(learn.result), learn.world
-        if n is None:
-            self.n, world.weight = world.n, world.total
-            return
-        device = learn.device
-        n = to_device(n, device) if isinstance(n, Tensor) else torch.full((), n, device=device)
-        if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
-        self.n, world.weight = n, n.detach().clone()
-        dist.all_reduce(world.weight)
-
-    def scaled(self, loss, world): return loss*world.weight/_or_one(self.n)
-
-    def factor(self, world):
-        if self.is_sum: return world.size*(not world.is_padding)
-        return self.n*world.size/_or_one(world.weight)
-
-    def average(self, learn, loss):
-        "Return the loss of the whole batch, for optimizers that compare losses: ranks must agree"
-        loss = loss.detach()*self.factor(learn.world)
-        dist.all_reduce(loss)
-        return loss.div_(learn.world.size)
-
-def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1  # to divide by
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
 class _Comparisons:
@@ -178,7 +144,7 @@ class Accelerate(Hook):
         self.parts = self.size = None   # each rank's state when a fit was stopped; world size then
         self.checks, self.compared = check, _Comparisons()
         self.gradients = None           # `Averages` of this fit
-        self.weight = _LossWeight()     # of this rank's loss
+        self.weight = LossWeight()      # of this rank's loss
         self.are_mergeable = False      # the metrics of this fit were checked
 
     @property

@@ -20,9 +20,7 @@ from trainer_nb.base import (
     set_seed, tensors_in, to_device
 )
 from ..data import rng_states, same_state, set_rng_states
-from trainer_nb.loop import (
-    Calls, Hook, LambdaHook, Learner, loss_weight, parameters, trained, without_hooks
-)
+from ..loop import Calls, Hook, LambdaHook, Learner, loss_weight, parameters, trained, without_hooks
 from .fsdp import reshard
 from .sharding import bounds, cut_batch
 

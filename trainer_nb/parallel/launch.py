@@ -22,6 +22,39 @@ from ..loop import History, Hook, Learner, TrainingInterrupted, as_count, as_hoo
 from .accelerate import Accelerate, accelerate_hook
 from .group import forget, is_lost
 
+# %% ../../nbs/parallel/06_launch.ipynb #a074cef6
+def _tried(f, timeout_s):
+    "Call `f` in a child, and return its exit code: 0, or what `_wait` returns for a failure"
+    if (pid := _fork()) == 0:
+        try:
+            f()
+            os._exit(0)
+        finally: os._exit(1)
+    return _wait({pid}, timeout_s)[pid]
+
+def _fork():
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')     # about threads: `try_fork` has checked
+        return os.fork()
+
+def _ended(status):
+    return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
+
+def _wait(pids, timeout_s):
+    "Return the exit codes of children, negative for a signal, None for one that was killed here"
+    found, end = {}, time.perf_counter() + timeout_s
+    while True:
+        for pid in pids - found.keys():
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done: found[pid] = os.waitstatus_to_exitcode(status)
+        if len(found) == len(pids) or time.perf_counter() > end: break
+        time.sleep(.005)
+    for pid in pids - found.keys():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        found[pid] = None
+    return found
+
 # %% ../../nbs/parallel/06_launch.ipynb #3883d8de
 _SHELL = ('use learn.start(n_epochs, n_procs=N), whose processes are not forked; or write the code into a '
           'file, and run `accelerate launch --num_processes N FILE` (learn.fit there, with the hook '
@@ -59,39 +92,6 @@ def try_fork(timeout_s: float = 20) -> None:
         'a process that was forked from this one cannot train '
         f'({"it hangs" if status is None else _ended(status)}): libraries here have threads that '
         f'it lacks. Restart the kernel and launch before anything else is trained, or {_SHELL}')
-
-# %% ../../nbs/parallel/06_launch.ipynb #a074cef6
-def _tried(f, timeout_s):
-    "Call `f` in a child, and return its exit code: 0, or what `_wait` returns for a failure"
-    if (pid := _fork()) == 0:
-        try:
-            f()
-            os._exit(0)
-        finally: os._exit(1)
-    return _wait({pid}, timeout_s)[pid]
-
-def _fork():
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')     # about threads: `try_fork` has checked
-        return os.fork()
-
-def _ended(status):
-    return f'ended by {signal.Signals(-status).name}' if status < 0 else f'ended with code {status}'
-
-def _wait(pids, timeout_s):
-    "Return the exit codes of children, negative for a signal, None for one that was killed here"
-    found, end = {}, time.perf_counter() + timeout_s
-    while True:
-        for pid in pids - found.keys():
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done: found[pid] = os.waitstatus_to_exitcode(status)
-        if len(found) == len(pids) or time.perf_counter() > end: break
-        time.sleep(.005)
-    for pid in pids - found.keys():
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        found[pid] = None
-    return found
 
 # %% ../../nbs/parallel/06_launch.ipynb #69d41821
 class ProcessFailed(RuntimeError):
@@ -162,6 +162,29 @@ def _why_one(i, code, home):
     if not note.exists():
         return 'ended early, with code 0: something in it calls os._exit, or ends it without an error'
 
+# %% ../../nbs/parallel/06_launch.ipynb #4ec8edc9
+@contextmanager
+def _environment(n, rank):
+    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group"
+    own = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
+               MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
+    if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
+    before, threads = {k: os.environ[k] for k in own if k in os.environ}, torch.get_num_threads()
+    os.environ.update(own)
+    torch.set_num_threads(1)
+    try: yield
+    finally:
+        torch.set_num_threads(threads)
+        for k in own: os.environ.pop(k, None)
+        os.environ.update(before)
+
+def _release(e):
+    "Clear an error's frames in torch.distributed, which hold sockets and threads"
+    while e is not None:
+        for frame, _ in traceback.walk_tb(getattr(e, 'full_traceback', e.__traceback__)):
+            if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
+        e = e.__context__
+
 # %% ../../nbs/parallel/06_launch.ipynb #8be959b7
 @contextmanager
 def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu: bool = True) -> Iterator[None]:
@@ -187,29 +210,6 @@ def as_rank(rank: int, n: int, home: str | Path | None, timeout_s: float, on_cpu
         finally:
             if dist.is_initialized(): dist.destroy_process_group()  # waiting ranks get an error
             forget()
-
-# %% ../../nbs/parallel/06_launch.ipynb #4ec8edc9
-@contextmanager
-def _environment(n, rank):
-    "Set the variables that Accelerate reads; it connects to nothing, as there is a process group"
-    own = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
-               MASTER_ADDR='127.0.0.1', MASTER_PORT='29500', OMP_NUM_THREADS='1')
-    if sys.platform.startswith('linux'): own['GLOO_SOCKET_IFNAME'] = 'lo'
-    before, threads = {k: os.environ[k] for k in own if k in os.environ}, torch.get_num_threads()
-    os.environ.update(own)
-    torch.set_num_threads(1)
-    try: yield
-    finally:
-        torch.set_num_threads(threads)
-        for k in own: os.environ.pop(k, None)
-        os.environ.update(before)
-
-def _release(e):
-    "Clear an error's frames in torch.distributed, which hold sockets and threads"
-    while e is not None:
-        for frame, _ in traceback.walk_tb(getattr(e, 'full_traceback', e.__traceback__)):
-            if frame.f_globals.get('__name__', '').startswith('torch.distributed.'): frame.clear()
-        e = e.__context__
 
 # %% ../../nbs/parallel/06_launch.ipynb #44a1ee6c
 @contextmanager

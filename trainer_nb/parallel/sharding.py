@@ -110,7 +110,6 @@ def _index_code(batch, code=0):
     except (TypeError, OverflowError):
         return crc32(re.sub(' at 0x[0-9a-f]+', '', repr(batch)).encode(), code)
 
-# %% ../../nbs/parallel/02_sharding.ipynb #290841e2
 class _ShardedBatches:
     "A batch sampler that yields this rank's shard of each batch"
     def __init__(self, batches, dl, shards):

@@ -26,31 +26,6 @@ from ..data import Images, Table, Texts, first_batch, rng_states, set_rng_states
 from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes, unpack
 from .matching import check_module
 
-# %% ../../nbs/save/06_export.ipynb #06e0001a
-_PREPARED = {o.__name__: o for o in (Table, Images, Texts)}
-
-def _classes(learn):
-    "Return the names of the classes, by id; None if nobody knows them"
-    names = class_names(learn)
-    try: return None if names is None else [str(names[i]) for i in range(len(names))]
-    except (LookupError, TypeError): return None        # a mapping with gaps
-
-def _loss_name(loss_fn):
-    "Return the name of a loss of torch; None of any other"
-    made = maker_of(loss_fn)
-    return made.__name__ if getattr(F, made.__name__, getattr(nn, made.__name__, None)) is made else None
-
-def _loss_of(name):
-    "Return the loss of torch with such a name; None if there is none"
-    found = getattr(F if name.islower() else nn, name, None)
-    if isinstance(found, type): return found() if name.endswith('Loss') and not needed_names(found) else None
-    return found if needed_names(found)[:2] == ['input', 'target'] else None
-
-def _inputs(learn):
-    "Return what prepares new samples, with what it learned; None if there is none"
-    found = [o for o in learn.objects.values() if type(o) in _PREPARED.values()]
-    return {'class': type(found[0]).__name__, 'state': found[0].state_dict()} if found else None
-
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
 
@@ -143,7 +118,31 @@ def _check_onnx(data, inputs, out):
             f'the ONNX file returns other values than the model, by up to {off:.3g}, '
             'so nothing was written')
 
-# %% ../../nbs/save/06_export.ipynb #aee14a9a
+# %% ../../nbs/save/06_export.ipynb #06e0001a
+_PREPARED = {o.__name__: o for o in (Table, Images, Texts)}
+
+def _classes(learn):
+    "Return the names of the classes, by id; None if nobody knows them"
+    names = class_names(learn)
+    try: return None if names is None else [str(names[i]) for i in range(len(names))]
+    except (LookupError, TypeError): return None        # a mapping with gaps
+
+def _loss_name(loss_fn):
+    "Return the name of a loss of torch; None of any other"
+    made = maker_of(loss_fn)
+    return made.__name__ if getattr(F, made.__name__, getattr(nn, made.__name__, None)) is made else None
+
+def _loss_of(name):
+    "Return the loss of torch with such a name; None if there is none"
+    found = getattr(F if name.islower() else nn, name, None)
+    if isinstance(found, type): return found() if name.endswith('Loss') and not needed_names(found) else None
+    return found if needed_names(found)[:2] == ['input', 'target'] else None
+
+def _inputs(learn):
+    "Return what prepares new samples, with what it learned; None if there is none"
+    found = [o for o in learn.objects.values() if type(o) in _PREPARED.values()]
+    return {'class': type(found[0]).__name__, 'state': found[0].state_dict()} if found else None
+
 def _config(learn, average):
     model, state, rows = learn.model, learn.state, learn.history.epoch_rows
     res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',

@@ -27,9 +27,26 @@ def path_in(folder: str | Path, name: str) -> Path:
     raise BadCheckpoint(f'{name!r} leads out of {Path(folder).name}, and was refused: '
                         'expected a file in the folder')
 
-# %% ../../nbs/save/01_files.ipynb #52db218f
+# %% ../../nbs/save/01_files.ipynb #e1e9ffca
 _mine = {}      # folder → `Lock` that this process holds
 
+def _flock(file, folder):
+    "Lock with `flock`: a lock of `lockf` is lost when this process closes the file elsewhere"
+    try: import fcntl
+    except ImportError: return      # Windows: only this process's own runs exclude each other
+    try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError): raise
+    except OSError as e:            # a file system without locks
+        warnings.warn(f'{folder} cannot be locked ({e.strerror}): '
+                      'make sure that no other run writes there', stacklevel=3)
+
+def _let_go():
+    "Drop the parent's locks in a forked process, where they would outlive the parent"
+    for lock in list(_mine.values()): lock.release()
+
+if hasattr(os, 'register_at_fork'): os.register_at_fork(after_in_child=_let_go)
+
+# %% ../../nbs/save/01_files.ipynb #52db218f
 class Lock:
     "Lets one run at a time use a folder"
     def __init__(self, folder: str | Path):
@@ -65,23 +82,6 @@ class Lock:
         self.file.close()
         self.file = None
         _mine.pop(self.key, None)
-
-# %% ../../nbs/save/01_files.ipynb #e1e9ffca
-def _flock(file, folder):
-    "Lock with `flock`: a lock of `lockf` is lost when this process closes the file elsewhere"
-    try: import fcntl
-    except ImportError: return      # Windows: only this process's own runs exclude each other
-    try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError): raise
-    except OSError as e:            # a file system without locks
-        warnings.warn(f'{folder} cannot be locked ({e.strerror}): '
-                      'make sure that no other run writes there', stacklevel=3)
-
-def _let_go():
-    "Drop the parent's locks in a forked process, where they would outlive the parent"
-    for lock in list(_mine.values()): lock.release()
-
-if hasattr(os, 'register_at_fork'): os.register_at_fork(after_in_child=_let_go)
 
 # %% ../../nbs/save/01_files.ipynb #482aa708
 _NAME = re.compile(r'checkpoint-([0-9]+)-step-([0-9]+)\.(pt|json|parts)')

@@ -108,7 +108,6 @@ def frozen_sums(module: nn.Module) -> dict[str, int]:
     params = module.named_parameters(remove_duplicate=False)
     return _sums({k: p for k, p in params if not p.requires_grad})
 
-# %% ../../nbs/save/10_matching.ipynb #8086c8ae
 def without_frozen(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
     "Take the frozen weights out of a module's saved state, and note their checksums"
     sums = frozen_sums(module)
@@ -195,7 +194,6 @@ def _check_workers(name, dl, warm):
     return why + ('the order of the samples is exact, but not the random numbers that they draw. '
                   'SeededLoader, or persistent_workers=False, is exact')
 
-# %% ../../nbs/save/10_matching.ipynb #10ade011
 def check_loaders(learn: Learner, state: dict[str, Any], skip: bool) -> list[str]:
     "Check the loaders of the open passes; return what may not be exact"
     old, notes = state['run'], []

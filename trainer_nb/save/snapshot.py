@@ -50,7 +50,6 @@ def _hook_keys(hooks):
         res[key] = h
     return res
 
-# %% ../../nbs/save/03_snapshot.ipynb #439ea0e4
 _MODULE_KINDS = {
     'state': {str: object}, 'metadata': {str: {str: object}}, 'buffers?': {str: torch.Tensor},
     'frozen': [str], 'grads': {str: torch.Tensor}, 'frozen_sums?': {str: int}}

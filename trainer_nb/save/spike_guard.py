@@ -160,6 +160,15 @@ def sample_indices(
     except (StopIteration, TypeError, ValueError): return None
     finally: set_rng_states(now, dl)
 
+def _copy(state): return host_copy(state, copy=Tensor.clone)      # on the device
+
+def _left_out(history):
+    return {(o['epoch'], o['batch_idx']) for o in history.spikes if o['action'] == 'skip'}
+
+def _why(row):
+    value, limit = row[row['why']], row['limit']
+    return f'{row["why"]} {value:.4g}' + (f', limit {limit:.4g}' if math.isfinite(limit) else '')
+
 # %% ../../nbs/save/11_spike_guard.ipynb #91769c54
 class SpikeGuard(SpikeWatch):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
@@ -262,13 +271,3 @@ class SpikeGuard(SpikeWatch):
         self.kept = None
         n = len(learn.history.spikes)
         if n and learn.is_main: print(f'SpikeGuard: {n} spike{"s" if n > 1 else ""}, see learn.spikes')
-
-# %% ../../nbs/save/11_spike_guard.ipynb #5c0d9f39
-def _copy(state): return host_copy(state, copy=Tensor.clone)      # on the device
-
-def _left_out(history):
-    return {(o['epoch'], o['batch_idx']) for o in history.spikes if o['action'] == 'skip'}
-
-def _why(row):
-    value, limit = row[row['why']], row['limit']
-    return f'{row["why"]} {value:.4g}' + (f', limit {limit:.4g}' if math.isfinite(limit) else '')

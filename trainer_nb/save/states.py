@@ -100,45 +100,6 @@ def checksum(path: str | Path) -> str:
     "Compute the SHA-256 of a file"
     with open_file(path) as f: return hashlib.file_digest(f, 'sha256').hexdigest()
 
-# %% ../../nbs/save/08_states.ipynb #fb7cb897
-def read_state(path: str | Path, manifest: dict[str, Any] | None = None) -> dict[str, Any]:
-    "Read a state to the host; raises BadCheckpoint for anything that `write_state` did not write"
-    path = Path(path)
-    if not path.exists(): raise FileNotFoundError(f'there is no file {path}')
-    if not path.is_file(): raise BadCheckpoint(f'{path.name} is not a file: expected a checkpoint')
-    with open_file(path.resolve()) as f:
-        _check_sums(f, path.name, manifest)
-        try:
-            _check_archive(f, path.name)
-            f.seek(0)
-            state = torch.load(f, map_location='cpu', weights_only=True)
-            check_plain(state, path.name)
-        except BadCheckpoint: raise
-        except Exception as e:      # torch raises all sorts of errors for bytes it cannot read
-            text = str(e).partition('. ')[0] or type(e).__name__
-            raise BadCheckpoint(f'{path.name} cannot be read: {text}') from None
-    version = state.get('format') if isinstance(state, dict) else None
-    if version == FORMAT: return state
-    raise BadCheckpoint(f'{path.name} has format {version!r}, but this version of trainer_nb reads {FORMAT}: '
-                        'install the one that wrote it')
-
-def _check_sums(file, name, manifest):
-    "Check the checksums: in the manifest, and at the end of the file"
-    size = os.fstat(file.fileno()).st_size
-    if manifest and size != manifest['size']:
-        raise BadCheckpoint(f'{name} has {size} bytes, but was written with {manifest["size"]}')
-    file.seek(max(size - _N_TAIL, 0))
-    tail = file.read(_N_TAIL)
-    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':
-        raise BadCheckpoint(f'{name} is not a checkpoint of trainer_nb, or not a whole one: '
-                            'the checksum at its end is missing')
-    file.seek(0)
-    sha = _sha_of(file, size - _N_TAIL)
-    is_same = tail == _TAIL + sha.hexdigest().encode() + b'\n'
-    sha.update(tail)
-    if not is_same or manifest and sha.hexdigest() != manifest['sha256']:
-        raise BadCheckpoint(f'{name} is not what was written: its checksum differs')
-
 # %% ../../nbs/save/08_states.ipynb #a5c01157
 _STORAGES = dict(       # type of a storage → bytes of a number
     ComplexDouble=16, ComplexFloat=8, Double=8, Long=8, Float=4, Int=4, QInt32=4, Half=2, BFloat16=2,
@@ -241,6 +202,45 @@ class _Scan:
         self.n_bytes += args[0]*math.prod(args[2])
         if self.n_bytes > 2*self.size:
             self.refuse('is not whole', f'its tensors need {self.n_bytes} bytes, and it has {self.size}')
+
+# %% ../../nbs/save/08_states.ipynb #fb7cb897
+def read_state(path: str | Path, manifest: dict[str, Any] | None = None) -> dict[str, Any]:
+    "Read a state to the host; raises BadCheckpoint for anything that `write_state` did not write"
+    path = Path(path)
+    if not path.exists(): raise FileNotFoundError(f'there is no file {path}')
+    if not path.is_file(): raise BadCheckpoint(f'{path.name} is not a file: expected a checkpoint')
+    with open_file(path.resolve()) as f:
+        _check_sums(f, path.name, manifest)
+        try:
+            _check_archive(f, path.name)
+            f.seek(0)
+            state = torch.load(f, map_location='cpu', weights_only=True)
+            check_plain(state, path.name)
+        except BadCheckpoint: raise
+        except Exception as e:      # torch raises all sorts of errors for bytes it cannot read
+            text = str(e).partition('. ')[0] or type(e).__name__
+            raise BadCheckpoint(f'{path.name} cannot be read: {text}') from None
+    version = state.get('format') if isinstance(state, dict) else None
+    if version == FORMAT: return state
+    raise BadCheckpoint(f'{path.name} has format {version!r}, but this version of trainer_nb reads {FORMAT}: '
+                        'install the one that wrote it')
+
+def _check_sums(file, name, manifest):
+    "Check the checksums: in the manifest, and at the end of the file"
+    size = os.fstat(file.fileno()).st_size
+    if manifest and size != manifest['size']:
+        raise BadCheckpoint(f'{name} has {size} bytes, but was written with {manifest["size"]}')
+    file.seek(max(size - _N_TAIL, 0))
+    tail = file.read(_N_TAIL)
+    if len(tail) < _N_TAIL or not tail.startswith(_TAIL) or tail[-1:] != b'\n':
+        raise BadCheckpoint(f'{name} is not a checkpoint of trainer_nb, or not a whole one: '
+                            'the checksum at its end is missing')
+    file.seek(0)
+    sha = _sha_of(file, size - _N_TAIL)
+    is_same = tail == _TAIL + sha.hexdigest().encode() + b'\n'
+    sha.update(tail)
+    if not is_same or manifest and sha.hexdigest() != manifest['sha256']:
+        raise BadCheckpoint(f'{name} is not what was written: its checksum differs')
 
 # %% ../../nbs/save/08_states.ipynb #a5031d5f
 def host_copy(x: Any, memo: dict[Any, Any] | None = None,
