@@ -3,7 +3,7 @@
 The command of a kernel is this file as a program, `_fork.py SOCKET -f CONNECTION_FILE ...`. It asks the process that
 `serve` runs in for a kernel, hands over its streams and its environment, and lives as long as the kernel.
 """
-import json, os, signal, socket, sys, threading
+import gc, json, os, signal, socket, sys, threading
 from contextlib import suppress
 
 
@@ -59,6 +59,7 @@ def serve(path):
     del sys.path[0]     # this folder
     os.environ['MPLBACKEND'] = 'module://matplotlib_inline.backend_inline'     # as in every kernel
     import ipykernel.ipkernel, ipykernel.kernelapp, matplotlib.figure, sklearn.datasets, torch._dynamo     # noqa: F401
+    gc.freeze()     # a collection in a kernel neither visits nor copies what it shares
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(path)
