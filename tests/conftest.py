@@ -2,7 +2,7 @@ import gc, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest, torch
+import pytest, torch, torch._dynamo      # which the first optimizer imports
 
 tests = Path(__file__).parent
 # for common.py, and for tests that import from those of another wing, whatever pytest's import mode is
@@ -13,27 +13,26 @@ torch.set_num_threads(1)                            # sums in one order, and no 
 
 
 # files that take longest, and begin first, so that no worker is left with one of them at the end
-FIRST = ['show/test_front_ends.py', 'runs/test_runs.py', 'parallel/test_distributed.py', 'features/test_compile.py',
-         'browser/test_fit.py', 'test_types.py', 'test_package.py', 'browser/test_controls.py', 'loop/test_programs.py',
-         'show/test_lr_find.py', 'save/test_resume.py', 'loop/test_no_sync.py', 'save/test_checkpoint.py',
-         'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py', 'loop/test_memory.py', 'look/test_doctor.py',
-         'test_layers.py', 'test_notebooks.py']
+FIRST = ['show/test_front_ends.py', 'runs/test_check_resume.py', 'runs/test_runs.py', 'parallel/test_distributed.py',
+         'features/test_compile.py', 'browser/test_fit.py', 'test_types.py', 'test_package.py',
+         'browser/test_controls.py', 'loop/test_programs.py', 'show/test_lr_find.py', 'save/test_resume.py',
+         'loop/test_no_sync.py', 'save/test_checkpoint.py', 'runs/test_hostile_folders.py',
+         'runs/test_runs_in_ranks.py', 'loop/test_memory.py', 'look/test_doctor.py', 'test_layers.py',
+         'test_notebooks.py']
 
 def pytest_collection_modifyitems(items):
     def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))
     items.sort(key=place)
 
+@pytest.fixture(scope='module', autouse=True)
+def _frozen():
+    "A collection looks at what these tests make, not at a million objects of libraries and of other tests"
+    gc.collect()
+    gc.freeze()
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-@pytest.fixture(scope='module')
-def frozen():
-    "A collection looks at what these tests make, not at a million objects that others left"
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 @pytest.fixture
 def cell(monkeypatch):

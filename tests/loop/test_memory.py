@@ -9,8 +9,6 @@ from common import batches, make_learner, make_model
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.hooks import LambdaHook
 
-pytestmark = pytest.mark.usefixtures('frozen')
-
 
 # Growth
 

@@ -10,8 +10,6 @@ from common import Stream, batches, close, digest, make_learner, problem, same, 
 from trainer_nb.all import EMA, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
 from trainer_nb.base import is_oom
 
-pytestmark = pytest.mark.usefixtures('frozen')
-
 def no_memory(): return torch.empty(2**52)     # torch's own error, of its own allocator
 
 ERRORS = {'cpu': no_memory, 'cuda': lambda: raise_(torch.OutOfMemoryError('CUDA out of memory')),

@@ -7,8 +7,6 @@ from common import make_learner
 from trainer_nb.all import GradClip, LambdaHook
 from trainer_nb.base import TensorMeter
 
-pytestmark = pytest.mark.usefixtures('frozen')
-
 def data(n=600, width=4): return torch.randn(n, width), torch.randint(3, (n,))
 
 class Limited(nn.Module):
