@@ -181,4 +181,4 @@ def test_app(browser, tmp_path):
             m.waits('a', 'paused')
             m.until('() => document.body.innerText.includes("paused")')
         finally: m.stop()
-        m.until('() => document.body.innerText.includes("stopped") && document.querySelector("img[alt^=plot]")')
+        m.until('() => document.body.innerText.includes("stopped") && document.querySelector("img[alt*=train_loss]")')
