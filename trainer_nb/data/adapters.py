@@ -99,7 +99,7 @@ class Adapter:
     A class of loaders names its kind in an attribute, `adapter = Kind`, a subclass of this class.
     """
     is_seeded = False       # random numbers that samples draw depend only on the pass and the index
-    is_partial = False      # it yields a part of each batch, and another loader the rest
+    is_partial = False      # it yields a part of each batch, and another adapter the rest
     has_state = False       # the loader saves its own position
     reads_again = False     # it counts finished batches: what was read ahead is read again
     can_seek = False        # a pass starts in the middle without reading the batches before
@@ -109,7 +109,6 @@ class Adapter:
 
     def __init__(self, dl: Any):
         self.dl = self.source = dl          # source: the loader inside, if this one wraps it
-        self.is_partial = getattr(dl, 'is_partial', self.is_partial)
 
     @property
     def length(self) -> int | None:

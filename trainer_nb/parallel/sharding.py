@@ -136,11 +136,12 @@ class _ShardedBatches:
         self.shards.compare(name, i, 0, code)
 
 # %% ../../nbs/parallel/02_sharding.ipynb #e39d2b88
-class _TensorShards(TensorLoader.adapter): draws = 'torch',
+class _TensorShards(TensorLoader.adapter):
+    is_partial, draws = True, ('torch',)
 
 class ShardedTensors(TensorLoader):
     "A `TensorLoader` that yields this rank's shard of each batch"
-    adapter, is_partial = _TensorShards, True
+    adapter = _TensorShards
 
     def __init__(self, dl: TensorLoader, shards: BatchShards):
         vars(self).update(vars(dl), shards=shards)
@@ -172,7 +173,7 @@ def cut_batch(x: Any, first: int, end: int) -> Any:
 
 # %% ../../nbs/parallel/02_sharding.ipynb #a41c2354
 class _IterableShards(Adapter):
-    can_seek = True
+    is_partial = can_seek = True
 
     @property
     def is_exact(self): return adapter_of(self.dl.dl).is_exact
@@ -182,7 +183,7 @@ class _IterableShards(Adapter):
 
 class ShardedIterable:
     "A loader that reads whole batches from any loader, and cuts them"
-    adapter, is_partial = _IterableShards, True
+    adapter = _IterableShards
 
     def __init__(self, dl: Any, shards: BatchShards): self.dl, self.shards = dl, shards
 
@@ -216,6 +217,10 @@ class _Pass:
         return cut_batch(batch, *shards.cut(self.i - 1, n, batch))
 
 # %% ../../nbs/parallel/02_sharding.ipynb #5861f5db
+class _StockShards(StockAdapter): is_partial = True
+
+class _SeededShards(SeededAdapter): is_partial = True
+
 def shard(dl: Any, world: World) -> Any:
     "Return a loader of this rank's shard of each batch, with its `shards`; `dl` for one rank"
     if dl is None or world.size == 1: return dl
@@ -229,8 +234,8 @@ def shard(dl: Any, world: World) -> Any:
     if type(dl) is TensorLoader: return ShardedTensors(dl, shards)
     if not is_stock(dl) or dl.batch_sampler is None: return ShardedIterable(dl, shards)
     res, batches = copy(dl), _ShardedBatches(dl.batch_sampler, dl, shards)
-    kind = SeededAdapter if adapter_of(dl).is_seeded else StockAdapter
+    kind = _SeededShards if adapter_of(dl).is_seeded else _StockShards
     # it refuses to set attributes
-    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind, is_partial=True)
+    vars(res).update(batch_sampler=batches, shards=shards, adapter=kind)
     forget_iterator(res)
     return res
