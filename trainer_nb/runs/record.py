@@ -43,7 +43,7 @@ class _Amendments:
 # %% ../../nbs/runs/03_record.ipynb #36a295aa
 class RunRecord(JSONLLogger):
     "The record of a run; `problem` says what keeps it from being written"
-    problem = ''
+    problem, over = '', (0, 0.)     # over: epochs, and the seconds that they took
 
     def tick(self, learn: Any) -> None:
         "Write what is new, and how far the training is; between two batches"
@@ -52,8 +52,9 @@ class RunRecord(JSONLLogger):
 
     def _write_mark(self, learn):
         "Write a line with steps, samples and seconds of training, for other axes than batches"
-        fit, s = learn.fitting, learn.state
-        seconds = sum(row.get('time_s', 0.) for row in learn.history.epoch_rows)
+        n, seconds = self.over
+        seconds += sum(row.get('time_s', 0.) for row in learn.history.epoch_rows[n:])
+        self.over, fit, s = (len(learn.history), seconds), learn.fitting, learn.state
         if fit is not None and fit.train is not None:
             seconds += fit.time_s + perf_counter() - fit.opened
         counts = {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
@@ -62,7 +63,7 @@ class RunRecord(JSONLLogger):
 
     def open(self, learn: Any) -> None:
         self.amendments = _Amendments(learn.history)
-        self.along = CurveFile(self.path)       # thinned out, for those who look
+        self.along, self.over = CurveFile(self.path), (0, 0.)      # thinned out, for those who look
         try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
             self.place, self.good = RunRecord.place, copy(self.amendments)
