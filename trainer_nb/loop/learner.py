@@ -444,8 +444,8 @@ class Learner(Hooked):
             if predict_step is not None: self.predict_step = predict_step
             self.state, self.history, self.world = StepState(), History(), World()
             self.fitting = self.stopped = None  # the running `Fit`; the one that `resume` continues
-            self.cancelled = None  # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
-                                                    # 'memory', 'error'
+            self.cancelled = None       # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
+                                        # 'memory', 'error'
             self.requests = deque()  # what a running fit was asked for and has not done yet
             self._looked, self._seen = Looked(), {}  # of the first batches; what the steps return
             self._has_cast = self._opts_train = False   # to the model's dtype; optimizers to train

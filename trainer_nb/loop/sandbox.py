@@ -264,8 +264,7 @@ def dry_run(learn: Any) -> Iterator[DryRun]:
                 with interrupts.open(): twin.fitting.fire_first(twin)
                 try: yield res
                 except Exception as e:
-                    where = f'raised in a dry run, in batch {twin.state.batch_idx}; '
-                    where += 'nothing has changed'
+                    where = f'raised in a dry run, in batch {twin.state.batch_idx}; nothing has changed'
                     out = [h for h in twin.hooks if h not in copies.values()]
                     note_place(e, where + _left_out(out), twin.batch)
                     raise

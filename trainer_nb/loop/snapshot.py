@@ -97,10 +97,9 @@ def _refill(place, old):
 def _restored(o):
     "Return a function that restores a random generator, or None if `o` is none"
     if isinstance(o, Random): return partial(o.setstate, o.getstate())
-    is_torch = isinstance(o, torch.Generator) or type(o).__name__ == 'RandomState'
-    if is_torch: return partial(o.set_state, o.get_state())
-    bits = o.bit_generator if hasattr(type(o), 'bit_generator') else None
-    if bits is not None: return partial(setattr, bits, 'state', bits.state)
+    if isinstance(o, torch.Generator) or type(o).__name__ == 'RandomState':
+        return partial(o.set_state, o.get_state())
+    if hasattr(type(o), 'bit_generator'): return partial(setattr, o.bit_generator, 'state', o.bit_generator.state)
     return None
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0013

@@ -91,7 +91,7 @@ class ResumeReport:
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
         n = 2 + any(o['since'] for o in self.rows)
-        rows = [[o['part'], '✗✓'[o['exact']], o['since'] or ''][:n] for o in self.rows]
+        rows = [[o['part'], '✓' if o['exact'] else '✗', o['since'] or ''][:n] for o in self.rows]
         return [['', 'exact', 'first difference'][:n], *rows]
 
     def notes(self) -> list[str]:
