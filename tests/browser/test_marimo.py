@@ -24,7 +24,8 @@ def make(lr=1e-2):
     return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, lr=lr, hooks=[Slow()])'''
 CELL = '.marimo-cell >> nth=%d'
 OUTPUT = 'document.querySelectorAll(".marimo-cell")[%d]?.querySelector("[data-cell-role=output]")'
-SVG, NOT_SVG = (o % "[src^='data:image/svg']" for o in ('img%s', 'img:not(%s)'))      # the live picture; others
+SVG = "img[src^='data:image/svg']"
+FINAL = 'img[alt*=train_loss], img[alt*=valid_loss]'      # a picture with words of what it shows: the last one
 SHOTS = os.environ.get('SHOTS')     # a folder for pictures of the pages
 
 def missing():  # str or None
@@ -73,12 +74,15 @@ class Marimo:
         "Wait until the output of cell `k` has all these texts"
         for o in texts: self.until(f'o => ({OUTPUT % k})?.innerText.includes(o)', o)
 
-    def svg(self, k): return self.page.evaluate(f'() => ({OUTPUT % k})?.querySelector("{SVG}")?.outerHTML')
-
-    def moves(self, k):
+    def moves(self, k, curve=SVG):
         "Wait until the curve in cell `k` has changed"
-        self.until(f'o => {{ const svg = ({OUTPUT % k})?.querySelector("{SVG}"); return svg && svg.outerHTML != o }}',
-                   self.svg(k))
+        html = f'({OUTPUT % k})?.querySelector("{curve}")?.outerHTML'
+        old = self.page.evaluate(f'() => {html}')
+        self.until(f'o => ({html} ?? o) != o', old)
+
+    def colours(self, k):
+        return self.page.evaluate(f'() => [...({OUTPUT % k}).querySelectorAll("path[class^=l-]")]'
+                                  '.map(o => getComputedStyle(o).stroke)')
 
     def n(self, k, tag): return self.page.evaluate(f'() => ({OUTPUT % k}).querySelectorAll("{tag}").length')
 
@@ -125,7 +129,10 @@ def test_run(browser, tmp_path, look):
             m.waits('a', 'running')
             m.moves(1)
             m.press(3, 'lr × 2')
-            m.shows(3, 'lr 0.02')
+            m.shows(3, 'lr × 2 → 0.02')
+            time.sleep(11)
+            m.moves(3)                  # a line that would appear after 10 s without news does not
+            assert 'no update since' not in m.page.evaluate(f'() => ({OUTPUT % 3}).innerText')
             m.page.reload()             # and nothing is clicked
             m.moves(1)
             m.press(1, 'Stop after batch')
@@ -133,8 +140,8 @@ def test_run(browser, tmp_path, look):
         finally: m.stop()
         for k in 1, 3:
             m.shows(k, 'stopped', 'valid_loss')
-            m.until(f'() => ({OUTPUT % k}).querySelector("{NOT_SVG}")')
-            assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1 and not m.n(k, SVG) and not m.n(k, 'marimo-button')
+            m.until(f'() => ({OUTPUT % k}).querySelector("{FINAL}")')
+            assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1 and not m.n(k, 'marimo-button')
         m.page.locator(CELL % 3).scroll_into_view_if_needed()
         m.shot('stopped')
         assert not m.foreign
@@ -145,8 +152,8 @@ def test_fit(browser, tmp_path, look):
         m.moves(1)
         m.shot('fit')
         m.shows(1, 'done: 30 epochs')
-        m.until(f'() => ({OUTPUT % 1}).querySelector("{NOT_SVG}")')
-        assert m.n(1, 'img') == m.n(1, 'table') == 1 and not m.n(1, SVG)      # not again as the last expression
+        m.until(f'() => ({OUTPUT % 1}).querySelector("{FINAL}")')
+        assert m.n(1, 'img') == m.n(1, 'table') == 1      # not again as the last expression
         m.moves(2)
         m.page.get_by_test_id('interrupt-button').click()
         m.shows(2, 'interrupted')
@@ -158,18 +165,17 @@ def test_compare(browser, tmp_path, look):
     with Marimo(tmp_path, browser, (SETUP, start, 'runs\ncompare("runs/*")', 'runs\n6*7'), *look) as m:
         try:
             m.shows(3, '42')
-            m.moves(2)
-            line = m.page.locator(CELL % 2).locator('path.l-0').first
-            colour = line.evaluate('o => getComputedStyle(o).stroke')
-            m.page.locator(CELL % 2).locator('td label').first.click()
-            m.moves(2)
-            assert line.evaluate('o => getComputedStyle(o).stroke') != colour      # grey, and remains so
+            m.moves(2, 'path.l-0')
+            colours = m.colours(2)
+            m.page.locator(CELL % 2).locator('.labels label').first.click()
+            m.moves(2, 'path.l-0')
+            assert m.colours(2) != colours      # one is grey, and remains so
             m.page.mouse.move(0, 0)
             m.shot('compare')
         finally:
             for lr in '0.01', '0.03': m.stop(lr)
         m.shows(2, 'stopped')
-        m.until(f'() => ({OUTPUT % 2}).querySelector("{NOT_SVG}")')
+        m.until(f'() => ({OUTPUT % 2}).querySelector("{FINAL}")')
         m.shot('compared')
         for k in 1, 2: assert m.n(k, 'table') == 3 - k and not m.n(k, 'marimo-button')
 

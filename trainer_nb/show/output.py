@@ -109,8 +109,9 @@ def _html_sign(state: str) -> str:
 def html_stale(advice: str, after_s: float = 10) -> str:
     "Write a line that appears if nothing replaces it for a while; where not trusted, at once"
     since = strftime('%Y-%m-%d %H:%M:%S')
-    return ('<style>@keyframes tnb-wait{from,to{height:0;visibility:hidden}}</style>'
-            f'<div style="overflow:hidden;animation:tnb-wait {after_s:.0f}s">'
+    wait = f'tnb-wait-{strftime("%H%M%S")}'     # a page that keeps the element (marimo) restarts only a new animation
+    return (f'<style>@keyframes {wait}{{from,to{{height:0;visibility:hidden}}}}</style>'
+            f'<div style="overflow:hidden;animation:{wait} {after_s:.0f}s">'
             f'no update since {since}: {escape(advice)}</div>')
 
 def html_news(text: str) -> str:
