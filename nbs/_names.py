@@ -55,14 +55,14 @@ def verbs():
 
 @cache
 def public():   # list of `Name`
-    "List what `from ... import *` brings, without the names of torch, and the verbs of `Learner`"
-    brought, found = vars(import_module(f'{cfg.lib_name}.all')), list(verbs())
+    "List what `all` has, without the names of torch, and the verbs of `Learner`"
+    everything, found = vars(import_module(f'{cfg.lib_name}.all')), list(verbs())
     for module in homes().keys() - {'all'}:
         own = import_module(f'{cfg.lib_name}.{module}').__all__
         def is_home(o):     # of a class, or of one that it extends, as the `Learner` that has all verbs
-            classes = getattr(brought[o], '__mro__', [brought[o]])
+            classes = getattr(everything[o], '__mro__', [everything[o]])
             return f'{cfg.lib_name}.{module}' in [getattr(c, '__module__', f'{cfg.lib_name}.{module}') for c in classes]
-        found += [Name(o, o.lower(), brought[o], module) for o in brought['__all__'] if o in own and is_home(o)]
+        found += [Name(o, o.lower(), everything[o], module) for o in own if o in everything and is_home(o)]
     return sorted(found, key=lambda o: ('.' not in o.shown, homes()[o.module], o.shown.lower()))
 
 

@@ -107,7 +107,7 @@ def in_order(
     front=None, # the cell with the program of the front page, which is the example of `Learner`
 ):              # list of cells
     "Put the public names first, each with an example, and everything else below"
-    star, docs = vars(import_module('trainer_nb.all')), {}
+    star, docs = {*import_module('trainer_nb.all').__all__}, {}
     for i, c in enumerate(cells):
         if name := shown_name(c): docs[name.lower()] = i
     head, gone, known, shown = [], set(), [], []
@@ -126,7 +126,7 @@ def in_order(
             head.append(front)
             shown.append(front)
             continue
-        found = examples(c.title, cells, symbols, star.keys())
+        found = examples(c.title, cells, symbols, star)
         if not found: continue
         c, needs, own = found[0]
         new = [text for _, text in needs if text not in known]

@@ -18,7 +18,7 @@ notebooks = sorted(nbglob(root/'nbs', as_path=True))
 texts = [root/'README.md', root/'CHANGELOG.md', root/'CONTRIBUTING.md', *sorted((root/'nbs').rglob('[!_.]*.qmd'))]
 def is_own(o): return getattr(o, '__module__', 'trainer_nb').startswith('trainer_nb') and not inspect.ismodule(o)
 
-names = [o for o in everything.__all__ if is_own(getattr(everything, o))]
+names = [o for o in vars(everything) if o[0] != '_' and is_own(getattr(everything, o))]     # also those that `*` leaves
 
 @cache
 def cells(path): return json.loads(path.read_text(encoding='utf-8'))['cells']

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from .base import batch_size, set_seed, show_error, to_device, with_comments
+from .base import batch_size, set_seed, show_error, to_device, with_comments as _with_comments
 from trainer_nb.data import (
     Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, folds, prefetch, split
 )
@@ -48,23 +48,22 @@ __all__ = [
     'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'folds',
     'prefetch', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError',
-    'HookTable', 'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
-    'StepState', 'TrainingInterrupted', 'accuracy',
+    'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
+    'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip',
     'GradNorm', 'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
-    'BatchSizes', 'Controls', 'Display', 'LRCurve', 'Log', 'progress',
+    'Controls', 'Display', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'BatchView', 'Confusion', 'CrossValidation', 'Diagnosis', 'Report', 'Results', 'SampleView',
-    'Samples', 'Spikes', 'Summary', 'cross_validate',
+    'Samples', 'cross_validate',
     'Accelerate', 'ProcessFailed',
-    'Comparison', 'Fingerprint', 'Ray', 'Run', 'Slurm', 'Trials', 'attach', 'compare', 'diff', 'runs', 'sweep',
+    'Fingerprint', 'Ray', 'Run', 'Slurm', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]
 
 # %% ../nbs/99_all.ipynb #f164f5a4
-for o in [globals()[name] for name in __all__]:
-    f = o.__init__ if isclass(o) else o
-    is_ours = isfunction(f) and f.__module__.startswith('trainer_nb.')
-    if is_ours and 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
+for _o in list(globals().values()):
+    _f = _o.__init__ if isclass(_o) else _o
+    _is_ours = isfunction(_f) and _f.__module__.startswith('trainer_nb.')
+    if _is_ours and 'Parameters:' not in (_f.__doc__ or ''): _with_comments(_f)
