@@ -122,7 +122,7 @@ def _no_gradient(o):
 @check('Start with random weights', 'watch')
 def _symmetric(o):
     "Do units differ?"
-    if o.equal_rows: return f'all units of {listed(o.equal_rows)} are the same, and stay the same'
+    if names := o.watch.equal_rows: return f'all units of {listed(names)} are the same, and stay the same'
 
 # %% ../../nbs/look/08_model_checks.ipynb #7c1e8482
 @check('Use ReLU, residual connections or normalization, or fewer layers', 'watch.grads')
