@@ -53,6 +53,13 @@ def _draw_one(o, look):
     o.savefig(file := BytesIO(), format='png', dpi=72)
     return Drawing(data=file.getvalue(), width=round(72*o.get_figwidth()))
 
+def _moment(out, at, n, look):
+    "Draw the first `n` samples that a function returned, as a checkpoint can hold them"
+    named = dict([*_named(out).items()][:n])
+    drawn, note = _draw([*named.values()], look)
+    fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]     # a checkpoint cannot hold b''
+    return {'at': at, 'note': note, 'drawn': dict(zip(named, fields))}
+
 # %% ../../nbs/look/17_album.ipynb #86018cf7
 _MOST = 120_000     # characters of HTML under a plot
 
@@ -81,60 +88,21 @@ def _write_page(folder, step, moment):
     with replacing(Path(folder)/f'samples-step-{step:06}.html', flush=False) as file:
         file.write((head + _html([moment], True)).encode())
 
-# %% ../../nbs/look/17_album.ipynb #86018cf8
+# %% ../../nbs/look/17_album.ipynb #dade2059
 _DRAWING = {'text?': str, 'data?': bytes, 'kind?': str, 'width?': int, 'sound?': bytes}
-class Samples(Hook):
-    "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
+
+class _Album(Hook):
+    "Moments under the live plot, the first one and the latest"
     ord, in_dry_run, provides = 90, False, ('samples',)
     state_kinds = {'moments': [{'at': str, 'note': str, 'drawn': {str: _DRAWING}}]}
 
-    def __init__(self,
-        f: Callable,    # `f(learn)` → a text, a PIL picture, a figure, a batch in a tensor, a curve (n,); a list of
-                        # these, or a dict of names to them
-        every: str | int = 'epoch',     # 'epoch', or ≥ 1: number of optimizer steps
-        *,
-        n: int = 6,                     # ≥ 1: samples to show of those that `f` returns
-        keep: int = 4,                  # ≥ 2: moments side by side, the first one and the latest
-        folder: str | Path | None = None,   # for a page of each moment; None: that of a background run, or none
-        rate: int | None = None,        # of signals that are sounds, in Hz: pages have a player
-    ):
-        if not callable(f):
-            raise TypeError(f'Samples got a {type(f).__name__}: expected a function of the learner')
-        self.f, self.every = f, every if every == 'epoch' else as_count('Samples(every)', every)
-        self.n, self.keep = as_count('n', n), max(as_count('keep', keep), 2)
-        self.folder, self.look, self._html = folder, Look(rate=rate), ''
+    def __init__(self, keep):
+        self.keep, self._html = keep, ''
         self.moments: list[dict] = []       # 'at', 'note', 'drawn': name → fields of `Drawing`
 
-    def before_epoch(self, learn: Learner) -> None:
-        if not self.moments: self.take(learn, 'before training' if not learn.history.n_steps else '')
-
-    def after_step(self, learn: Learner) -> None:
-        if self.every == 'epoch' or not learn.stepped or learn.state.optimizer_step % self.every: return
-        if learn.training: learn.request(self.take, everywhere=True)
-
-    def after_epoch(self, learn: Learner) -> None:
-        if self.every == 'epoch': self.take(learn, f'epoch {learn.history.epoch_rows[-1]["epoch"]}')
-
-    def take(self,
-        learn: Learner,
-        at: str = '',   # title of this moment; '': the number of optimizer steps
-    ) -> None:
-        "Call the function now, on all ranks, and show what it returns on the main one"
-        before, modes = rng_state(), get_modes(*trained(learn))
-        try:
-            for o in trained(learn): o.eval()
-            set_seed(0)
-            with torch.no_grad(): out = self.f(learn)
-        finally:
-            set_modes(modes)
-            set_rng_state(before)
-        if not learn.is_main: return
-        named = dict([*_named(out).items()][:self.n])
-        drawn, note = _draw([*named.values()], self.look)
-        at = at or f'step {learn.state.optimizer_step}'
-        fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]     # a checkpoint cannot hold b''
-        self.moments.append({'at': at, 'note': note, 'drawn': dict(zip(named, fields))})
-        if self.folder is not None: _write_page(self.folder, learn.state.optimizer_step, self.moments[-1])
+    def add(self, moment: dict) -> None:
+        "Show one more moment, and forget the second one if there are too many"
+        self.moments.append(moment)
         if len(self.moments) > self.keep: del self.moments[1]
         self._html = _table(self.moments)
 
@@ -152,3 +120,54 @@ class Samples(Hook):
             found = moment['drawn'].items()
             lines += [f'{moment["at"]}: {k}: {o.get("text", "a picture")}' for k, o in found]
         return '\n'.join(lines) or super().__repr__()
+
+# %% ../../nbs/look/17_album.ipynb #8c49e2c4
+def _call(f, learn):
+    "Call a function in evaluation mode, without gradients, from the same random numbers each time"
+    before, modes = rng_state(), get_modes(*trained(learn))
+    try:
+        for o in trained(learn): o.eval()
+        set_seed(0)
+        with torch.no_grad(): return f(learn)
+    finally:
+        set_modes(modes)
+        set_rng_state(before)
+
+# %% ../../nbs/look/17_album.ipynb #86018cf8
+class Samples(_Album):
+    "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
+    def __init__(self,
+        f: Callable,    # `f(learn)` → a text, a PIL picture, a figure, a batch in a tensor, a curve (n,);
+                        # a list of these, or a dict of names to them
+        every: str | int = 'epoch',     # 'epoch', or ≥ 1: number of optimizer steps
+        *,
+        n: int = 6,                     # ≥ 1: samples to show of those that `f` returns
+        keep: int = 4,                  # ≥ 2: moments side by side, the first one and the latest
+        folder: str | Path | None = None,   # for a page of each moment; None: that of a background run, or none
+        rate: int | None = None,        # of signals that are sounds, in Hz: pages have a player
+    ):
+        if not callable(f):
+            raise TypeError(f'Samples got a {type(f).__name__}: expected a function of the learner')
+        self.f, self.every = f, every if every == 'epoch' else as_count('Samples(every)', every)
+        self.n, self.folder, self.look = as_count('n', n), folder, Look(rate=rate)
+        super().__init__(max(as_count('keep', keep), 2))
+
+    def before_epoch(self, learn: Learner) -> None:
+        if not self.moments: self.take(learn, 'before training' if not learn.history.n_steps else '')
+
+    def after_step(self, learn: Learner) -> None:
+        if self.every == 'epoch' or not learn.stepped or learn.state.optimizer_step % self.every: return
+        if learn.training: learn.request(self.take, everywhere=True)
+
+    def after_epoch(self, learn: Learner) -> None:
+        if self.every == 'epoch': self.take(learn, f'epoch {learn.history.epoch_rows[-1]["epoch"]}')
+
+    def take(self,
+        learn: Learner,
+        at: str = '',   # title of this moment; '': the number of optimizer steps
+    ) -> None:
+        "Call the function now, on all ranks, and show what it returns on the main one"
+        out, step = _call(self.f, learn), learn.state.optimizer_step
+        if not learn.is_main: return
+        self.add(_moment(out, at or f'step {step}', self.n, self.look))
+        if self.folder is not None: _write_page(self.folder, step, self.moments[-1])
