@@ -23,10 +23,14 @@ from .pictures import Drawing, encoded
 from .samples import Look, draw_samples, kind_of
 
 # %% ../../nbs/look/17_album.ipynb #03d4bb64
+def _plain(o):
+    "Return an array as a tensor, and anything else, such as a picture, as it is"
+    return torch.as_tensor(o) if hasattr(o, '__array__') and not hasattr(o, 'save') else o
+
 def _named(out: Any) -> dict[str, Any]:     # raises TypeError
     "Name the samples that a function returned"
     if isinstance(out, Mapping): return {str(k): o for k, o in out.items()}
-    if hasattr(out, '__array__') and not hasattr(out, 'save'): out = torch.as_tensor(out)
+    out = _plain(out)
     if isinstance(out, Tensor): out = out.unbind() if out.ndim > 1 else [out]
     if out is None: raise TypeError('the function of Samples returned None: expected a text, a tensor, '
                                     'a picture, a figure, or several of them')
@@ -34,10 +38,7 @@ def _named(out: Any) -> dict[str, Any]:     # raises TypeError
 
 def _draw(samples: list, look: Look) -> tuple[list[Drawing], str]:
     "Draw samples, those of tensors in one scale; return also how pictures were scaled, or ''"
-    def plain(o):
-        if hasattr(o, '__array__') and not hasattr(o, 'save'): o = torch.as_tensor(o)
-        return o.detach().cpu() if isinstance(o, Tensor) else o
-    samples = [*map(plain, samples)]
+    samples = [o.detach().cpu() if isinstance(o, Tensor) else o for o in map(_plain, samples)]
     are_alike = isinstance(samples[0], Tensor) and len({*map(kind_of, samples)}) == 1
     if are_alike: return draw_samples(samples, look, 128)
     return [_draw_one(o, look) for o in samples], ''
@@ -115,11 +116,8 @@ class _Album(Hook):
     def _repr_html_(self): return self._html or None
 
     def __repr__(self):
-        lines = []
-        for moment in self.moments:
-            found = moment['drawn'].items()
-            lines += [f'{moment["at"]}: {k}: {o.get("text", "a picture")}' for k, o in found]
-        return '\n'.join(lines) or super().__repr__()
+        def told(o): return [f'{o["at"]}: {k}: {v.get("text", "a picture")}' for k, v in o['drawn'].items()]
+        return '\n'.join(chain.from_iterable(map(told, self.moments))) or super().__repr__()
 
 # %% ../../nbs/look/17_album.ipynb #8c49e2c4
 def _call(f, learn):

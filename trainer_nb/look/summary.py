@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base import folded, format_bytes, listed, printable, tensors_in
 from ..draw import ALARM
-from ..loop import Hook, Learner, as_count, refuse_script
+from ..loop import LambdaHook, Learner, as_count, refuse_script
 from .batch import Seen, run_once
 from .forecast import Forecast, forecast_of
 
@@ -51,13 +51,13 @@ def _shapes(x, most=4):
 # %% ../../nbs/look/05_summary.ipynb #fea14ee8
 class _Tracer:
     "Notes what the modules of a model get and return"
-    def __init__(self, model, opts, flops):
-        self.flops, self.handles, self.batch = flops, [], ''
+    def __init__(self, learn, flops):
+        self.flops, self.handles, self.batch = flops, [], _shapes(learn.batch)
         self.open, self.ran = [], []    # (layer, FLOPs before) of calls that have not returned; layers
         groups = {}
-        for opt in opts:
+        for opt in learn.opts.values():
             for g in opt.param_groups: groups |= {id(p): g for p in g['params']}
-        self.layers = {m: self._layer(name, m, groups) for name, m in model.named_modules()}
+        self.layers = {m: self._layer(name, m, groups) for name, m in learn.model.named_modules()}
         for m in self.layers:
             self.handles += [m.register_forward_pre_hook(self._enter, with_kwargs=True),
                              m.register_forward_hook(self._leave, with_kwargs=True)]
@@ -86,20 +86,6 @@ class _Tracer:
 
     def close(self):
         for o in self.handles: o.remove()
-
-# %% ../../nbs/look/05_summary.ipynb #fc9b48ec
-class _AfterLoss(Hook):
-    "Trace the modules from the first batch to its loss, and end the pass"
-    in_dry_run, ord = True, float('inf')
-    def __init__(self, flops): self.flops, self.tracer = flops, None
-    def __deepcopy__(self, memo): return self       # the dry run would work with a copy
-
-    def before_step(self, learn):
-        self.tracer = _Tracer(learn.model, learn.opts.values(), self.flops)
-        self.tracer.batch = _shapes(learn.batch)
-
-    def after_loss(self, learn): raise Seen
-    def after_step(self, learn): raise Seen        # of a step without a loss
 
 # %% ../../nbs/look/05_summary.ipynb #982ac23f
 _HEAD = 'layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs'
@@ -245,19 +231,22 @@ def summary_of(learn: Learner,
         from torch.utils.flop_counter import FlopCounterMode
         if depth is not None: as_count('depth', depth)
         refuse_script(learn.model, 'summary')
+        found, error = [], None
+        def begin(learn): found.append(_Tracer(learn, flops))
+        def end(learn): raise Seen
+        hook = LambdaHook(before_step=begin, after_loss=end, after_step=end, ord=float('inf'))
         with FlopCounterMode(display=False) as flops:
-            hook, error = _AfterLoss(flops), None
             if learn.train_dl is None and learn.valid_dl is None:
-                tracer = _Tracer(learn.model, learn.opts.values(), flops)
-                tracer.close()
-                return Summary([*tracer.layers.values()], depth=depth)
+                begin(learn)
+                found[0].close()
+                return Summary([*found[0].layers.values()], depth=depth)
             try: run_once(learn, hook)
             except Exception as e:
-                if hook.tracer is None: raise       # the data failed, not the model
+                if not found: raise       # the data failed, not the model
                 error = e.with_traceback(None)
             finally:
-                if hook.tracer is not None: hook.tracer.close()
-        res = _summary_of(hook.tracer, error, depth)
+                for o in found: o.close()
+        res = _summary_of(found[0], error, depth)
         if memory and error is None: res.forecast = forecast_of(learn)
         return res
 
