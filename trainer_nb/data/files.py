@@ -97,11 +97,7 @@ class _Pictures(Prepared):
 
 # %% ../../nbs/data/08_files.ipynb #0449b51c
 class Images(_Pictures, Dataset):
-    """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)
-
-    `Learner(model, images)` trains on them, and saves how they are read; `learn.predict([path])`
-    reads new ones so.
-    """
+    "Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)"
     def __init__(self,
         files: Any,                     # a folder; or a list of paths
         labels: Any = None,             # classes: a list, or a function of a path; None: folders' names
@@ -166,10 +162,7 @@ class _Words(Prepared):
 
 # %% ../../nbs/data/08_files.ipynb #43b4ec5e
 class Texts(_Words):
-    """Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word
-
-    `Learner(model, texts)` trains on them, and saves the words, for `learn.predict(['a new text'])`.
-    """
+    "Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word"
     def __init__(self,
         texts: Any,                 # a folder of .txt files, a list of paths, or of texts with labels
         labels: Any = None,         # classes: a list, or a function of a path; None: folders' names

@@ -80,8 +80,7 @@ def _checked(tensors, bs, generator):
     sizes, places = [len(o) for o in res], {o.device for o in res}
     if len(set(sizes)) > 1: raise ValueError(f'the tensors hold {sizes} samples: they must agree')
     if len(places) > 1:
-        names = ', '.join(sorted(map(str, places)))
-        raise ValueError(f'the tensors are on {names}: move them to one device')
+        raise ValueError(f'the tensors are on {", ".join(sorted(map(str, places)))}: move them to one device')
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f'generator is {generator!r}: expected a torch.Generator')
     return res
@@ -192,18 +191,14 @@ class TensorLoader:
 
 # %% ../../nbs/data/04_loaders.ipynb #34d180a7
 def yields_new(dl: Any) -> bool:
-    """Return whether each batch keeps its values after the loader yields the next one
-
-    True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or have workers.
-    """
+    "Return whether each batch is known to keep its values after the loader yields the next one"
     if type(dl) is not DataLoader: return type(dl) in (list, tuple, TensorLoader)
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
 
 def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
-    is_random = any(isinstance(getattr(o, 'sampler', None), RANDOM_SAMPLERS)
-                    for o in (dl, getattr(dl, 'batch_sampler', None)))
-    return is_random or getattr(dl, 'shuffle', False) is True
+    samplers = [getattr(o, 'sampler', None) for o in (dl, getattr(dl, 'batch_sampler', None))]
+    return any(isinstance(o, RANDOM_SAMPLERS) for o in samplers) or getattr(dl, 'shuffle', False) is True
 
 def may_be_batched(dl: Any) -> bool:
     "Return whether `as_loader` made it of an iterable dataset, whose items may be batches"
@@ -212,13 +207,7 @@ def may_be_batched(dl: Any) -> bool:
 # %% ../../nbs/data/04_loaders.ipynb #354a1ddd
 def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | str | None = None,
               dtype: torch.dtype | None = None) -> Any:
-    """Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`
-
-    A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind,
-    with indices or iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with
-    `shuffle`) or `ValidSets`. Any other loader is returned unchanged, and so are its batches: a step
-    that writes to a list's batches in place changes the list, as in a plain loop.
-    """
+    "Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`"
     if data is None: return None
     if isinstance(data, Mapping):
         loaders = {name: as_loader(o, bs, shuffle, device, dtype)

@@ -175,13 +175,10 @@ class _Columns(Prepared):
 
 # %% ../../nbs/data/07_table.ipynb #c69c32e9
 class Table(_Columns):
-    """A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training
-
-    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)`
-    trains on it, and saves what it learned from the training rows; `learn.predict(df)` uses it.
-    """
+    "A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training"
     def __init__(self,
-        df: Any,                        # data frame of pandas, with a row for each sample
+        df: Any,                        # data frame of pandas, with a row for each sample: columns of
+                                        # strings and truth values are categories, all others numbers
         targets: str | Iterable[str],   # column to predict, (n,); or a list of them, (n, n_targets).
                                         # Numbers: float32; categories: class ids, int64
         valid: Any = .2,    # fraction or number of rows for validation, at random; or a data frame

@@ -112,7 +112,6 @@ class _Album(Hook):
         self._html = _table(self.moments) if self.moments else ''
 
     def html_below_plot(self) -> str: return self._html
-
     def _repr_html_(self): return self._html or None
 
     def __repr__(self):

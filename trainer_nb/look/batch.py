@@ -77,7 +77,6 @@ class BatchView:
         return [{'name': k, **_described(o)} for k, o in (inputs | targets).items()]
 
     def _lines(self) -> list[list[str]]:     # header first
-        "Write this description as a table"
         cells = [[*map(_cell, row.values())] for row in self.rows]
         return [['', *_NUMBERS[:-1], 'nan or inf'], *cells]
 

@@ -231,12 +231,11 @@ def need(part: Any) -> None:
     "Raise `NothingToSee` if it is None or empty"
     if part is None or isinstance(part, (list, dict, set)) and not part: raise NothingToSee
 
-def check(remedy: str = '', needs: str = '', kinds: tuple = ()) -> Callable:
-    """Register a check, a function of `Evidence` → what was seen, or (seen, remedy), or None
-
-    `needs` names attributes that it looks at, 'x y watch.pred'; `kinds` the losses to which it
-    applies, () for all.
-    """
+def check(remedy: str = '',
+    needs: str = '',    # attributes that it looks at, 'x y watch.pred'
+    kinds: tuple = (),  # of losses to which it applies; (): all
+) -> Callable:
+    "Register a check, a function of `Evidence` → what was seen, or (seen, remedy), or None"
     def register(f):
         @wraps(f)
         def run(o):

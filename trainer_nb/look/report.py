@@ -184,10 +184,7 @@ def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles
                      '(n, horizon, quantiles) or (n, quantiles, horizon)')
 
 def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises ValueError
-    """Compute each sample's error, also in steps of its history, and how often the interval is right
-
-    'mase' is there if the first input is a history, and 'in interval' if there are quantiles.
-    """
+    "Compute each sample's error, also in steps of a history, and how often an interval is right"
     pred, targ = _forecasts(results)
     errors = (pred[..., pred.size(2)//2] - targ).abs().mean(1)
     res = {'mae': errors}
