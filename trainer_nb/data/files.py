@@ -125,11 +125,11 @@ class Images(_Pictures, Dataset):
         return self.read(self.files[i]), y if isinstance(y, Tensor) else _mask(y, self.size)
 
     def __repr__(self):
-        return f'Images({len(self.train)} + {len(self.valid)} pictures, {len(self.classes or ())} classes)'
+        n_classes = len(self.classes or ())
+        return f'Images({len(self.train)} + {len(self.valid)} pictures, {n_classes} classes)'
 
 # %% ../../nbs/data/08_files.ipynb #f11e000f
 def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
-
 def _read(source): return source.read_text(encoding='utf-8') if isinstance(source, Path) else source
 
 def _frequent(texts, most):
@@ -162,7 +162,7 @@ class _Words(Prepared):
 
 # %% ../../nbs/data/08_files.ipynb #43b4ec5e
 class Texts(_Words):
-    "Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word"
+    "Texts as ids of words, int64 (n, length), and their classes; 0: padding, 1: any other word"
     def __init__(self,
         texts: Any,                 # a folder of .txt files, a list of paths, or of texts with labels
         labels: Any = None,         # classes: a list, or a function of a path; None: folders' names

@@ -53,7 +53,6 @@ class Prefetched:
     adapter = WrapAdapter
 
     def __init__(self, dl: Any, device: torch.device): self.source, self.device = source(dl), device
-
     def __len__(self): return len(self.source)
     def __iter__(self): return self.wrap_iter(adapter_of(self.source).open())
 
@@ -80,7 +79,8 @@ def _checked(tensors, bs, generator):
     sizes, places = [len(o) for o in res], {o.device for o in res}
     if len(set(sizes)) > 1: raise ValueError(f'the tensors hold {sizes} samples: they must agree')
     if len(places) > 1:
-        raise ValueError(f'the tensors are on {", ".join(sorted(map(str, places)))}: move them to one device')
+        names = ', '.join(sorted(map(str, places)))
+        raise ValueError(f'the tensors are on {names}: move them to one device')
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f'generator is {generator!r}: expected a torch.Generator')
     return res
@@ -117,7 +117,7 @@ def _numbers(o):
 
 # %% ../../nbs/data/04_loaders.ipynb #180dceb2
 def _dtypes(arrays, tensors, dtype):
-    "The dtypes of batches, where float64 arrays, but no tensors, are cast; and `dtype`, None if none is"
+    "The dtypes of batches: float64 arrays, but no tensors, are cast; and `dtype`, None if none is"
     own = [o.dtype for o in tensors]
     def cast(a, kind): return dtype if kind == torch.float64 and not isinstance(a, Tensor) else kind
     res = own if dtype is None else [*map(cast, arrays, own)]
@@ -132,10 +132,10 @@ def _cut(tensors, dtypes, order, bs, batches, copies):
     def block(whole, dtype, i, j):
         part = whole[i:j] if order is None else whole.index_select(0, order[i:j])
         if dtype != whole.dtype: return part.type(dtype)
-        return part.clone() if order is None and copies else part   # a step may write to a batch in place
+        return part.clone() if order is None and copies else part   # a step may write to it
     for i in batches[::most]:
         j = min(i + most, batches.stop)
-        yield from zip(*[block(o, dtype, i*bs, j*bs).split(bs) for o, dtype in zip(tensors, dtypes)])
+        yield from zip(*[block(o, d, i*bs, j*bs).split(bs) for o, d in zip(tensors, dtypes)])
 
 # %% ../../nbs/data/04_loaders.ipynb #4fc41f9b
 class _TensorAdapter(Adapter):
@@ -182,12 +182,12 @@ class TensorLoader:
         batches = self.cut_from(start)
         return map(SideStream(self.device), batches) if self.is_far else batches
 
-    def cut_from(self, start: int) -> Iterator[tuple[Tensor, ...]]:  # each (bs, ...), where the data is
-        "Draw the order of a pass, and cut batches"
+    def cut_from(self, start: int) -> Iterator[tuple[Tensor, ...]]:  # where the data is
+        "Draw the order of a pass, on the host, for the same on every device, and cut batches"
         n, here, order = len(self.tensors[0]), self.tensors[0].device, None
-        # drawn on the host, the order is the same on every device
         if self.shuffle: order = torch.randperm(n, generator=self.generator).to(here)
-        return _cut(self.tensors, self.dtypes, order, self.bs, range(start, len(self)), not self.is_far)
+        batches = range(start, len(self))
+        return _cut(self.tensors, self.dtypes, order, self.bs, batches, not self.is_far)
 
 # %% ../../nbs/data/04_loaders.ipynb #34d180a7
 def yields_new(dl: Any) -> bool:
@@ -197,8 +197,8 @@ def yields_new(dl: Any) -> bool:
 
 def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
-    samplers = [getattr(o, 'sampler', None) for o in (dl, getattr(dl, 'batch_sampler', None))]
-    return any(isinstance(o, RANDOM_SAMPLERS) for o in samplers) or getattr(dl, 'shuffle', False) is True
+    by = [getattr(o, 'sampler', None) for o in (dl, getattr(dl, 'batch_sampler', None))]
+    return any(isinstance(o, RANDOM_SAMPLERS) for o in by) or getattr(dl, 'shuffle', False) is True
 
 def may_be_batched(dl: Any) -> bool:
     "Return whether `as_loader` made it of an iterable dataset, whose items may be batches"

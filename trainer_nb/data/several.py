@@ -173,11 +173,12 @@ class Loaders:
 
     def __init__(self,
         loaders: Mapping[str, Any],  # name → loader
-        mode: str = 'shortest',  # a batch of each, until the first loader ends; 'longest': until the
-                                 # last one ends, and shorter ones start again; 'alternate': in turns
+        mode: str = 'shortest',  # a batch of each until the first loader ends; 'longest': until the
+                                 # last one does, shorter ones start again; 'alternate': in turns
     ):
         if mode not in self.MODES:
-            raise ValueError(f'mode is {mode!r}: expected one of {", ".join(map(repr, self.MODES))}')
+            known = ', '.join(map(repr, self.MODES))
+            raise ValueError(f'mode is {mode!r}: expected one of {known}')
         self.loaders, self.mode = dict(checked_loaders(loaders)), mode
 
     def __len__(self):

@@ -100,7 +100,7 @@ def _scale(name, x):
     return [x.mean().item(), x.std().item() if x.min() < x.max() else 1.]
 
 def _scaled(df, numbers, gaps):
-    "Prepare columns of numbers, {name: (mean, deviation)}: the mean in their gaps, and marks of `gaps`"
+    "Scale columns of numbers, {name: (mean, deviation)}, and mark gaps, which get the mean"
     raw = {k: _numbers(df[k]) for k in numbers}
     scaled = [((raw[k] - m)/std).nan_to_num(0.) for k, (m, std) in numbers.items()]
     return scaled + [raw[k].isnan() for k in gaps]
@@ -129,8 +129,8 @@ def _targets(df, known):
     "Prepare targets, {name: classes, or None for numbers}"
     _check_columns(df, known)
     targs = [_target(df[k], classes) for k, classes in known.items()]
-    if len({o.dtype for o in targs}) > 1:
-        raise ValueError(f'the targets {[*known]} mix classes and numbers: make a Table for each kind')
+    if len({o.dtype for o in targs}) > 1: raise ValueError(
+        f'the targets {[*known]} mix classes and numbers: make a Table for each kind')
     return targs
 
 # %% ../../nbs/data/07_table.ipynb #3b64e12e
@@ -175,10 +175,10 @@ class _Columns(Prepared):
 
 # %% ../../nbs/data/07_table.ipynb #c69c32e9
 class Table(_Columns):
-    "A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training"
+    "A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows the same way"
     def __init__(self,
-        df: Any,                        # data frame of pandas, with a row for each sample: columns of
-                                        # strings and truth values are categories, all others numbers
+        df: Any,                        # data frame of pandas, with a row for each sample: columns
+                                        # of strings and truth values are categories, others numbers
         targets: str | Iterable[str],   # column to predict, (n,); or a list of them, (n, n_targets).
                                         # Numbers: float32; categories: class ids, int64
         valid: Any = .2,    # fraction or number of rows for validation, at random; or a data frame

@@ -58,7 +58,7 @@ def _moment(out, at, n, look):
     "Draw the first `n` samples that a function returned, as a checkpoint can hold them"
     named = dict([*_named(out).items()][:n])
     drawn, note = _draw([*named.values()], look)
-    fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]     # a checkpoint cannot hold b''
+    fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]  # checkpoints hold no b''
     return {'at': at, 'note': note, 'drawn': dict(zip(named, fields))}
 
 # %% ../../nbs/look/17_album.ipynb #86018cf7
@@ -115,8 +115,9 @@ class _Album(Hook):
     def _repr_html_(self): return self._html or None
 
     def __repr__(self):
-        def told(o): return [f'{o["at"]}: {k}: {v.get("text", "a picture")}' for k, v in o['drawn'].items()]
-        return '\n'.join(chain.from_iterable(map(told, self.moments))) or super().__repr__()
+        def told(at, drawn): return [f'{at}: {k}: {o.get("text", "a picture")}' for k, o in drawn.items()]
+        lines = chain.from_iterable(told(o['at'], o['drawn']) for o in self.moments)
+        return '\n'.join(lines) or super().__repr__()
 
 # %% ../../nbs/look/17_album.ipynb #8c49e2c4
 def _call(f, learn):
@@ -134,7 +135,7 @@ def _call(f, learn):
 class Samples(_Album):
     "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
     def __init__(self,
-        f: Callable,    # `f(learn)` → a text, a PIL picture, a figure, a batch in a tensor, a curve (n,);
+        f: Callable,    # `f(learn)` → a text, PIL picture, figure, batch in a tensor, curve (n,);
                         # a list of these, or a dict of names to them
         every: str | int = 'epoch',     # 'epoch', or ≥ 1: number of optimizer steps
         *,

@@ -215,5 +215,4 @@ class Spikes(_SpikeRows):
 # %% ../../nbs/look/02_batch.ipynb #a3c58dc8
 def spikes_of(learn: Learner) -> Spikes:
     "List the batches that `SpikeGuard` noted or left out"
-    guard = learn.provider('spikes')
-    return Spikes(learn.history.spikes, [] if guard is None else getattr(guard, 'batches', []))
+    return Spikes(learn.history.spikes, getattr(learn.provider('spikes'), 'batches', []))

@@ -224,8 +224,7 @@ class Evidence:
 # %% ../../nbs/look/06_evidence.ipynb #a7c01d06
 CHECKS: dict[str, Callable] = {}     # name → function of `Evidence` → (seen, remedy) or None
 
-class NothingToSee(Exception):
-    "A check finds nothing to look at"
+class NothingToSee(Exception): "A check finds nothing to look at"
 
 def need(part: Any) -> None:
     "Raise `NothingToSee` if it is None or empty"

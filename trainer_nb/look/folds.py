@@ -40,8 +40,8 @@ class _FoldTable:
     @property
     def std(self) -> dict[str, float]:
         "Return the standard deviation of each column over the folds, with n - 1"
-        rows, n = self.rows, len(self.learners) - 1
-        return {k: (sum((o[k] - m)**2 for o in rows)/n)**.5 if n else nan for k, m in self.mean.items()}
+        rows, mean, n = self.rows, self.mean, len(self.learners) - 1
+        return {k: (sum((o[k] - m)**2 for o in rows)/n)**.5 if n else nan for k, m in mean.items()}
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
@@ -100,8 +100,8 @@ class CrossValidation(_FoldTable):
             try: learn.resume() if is_begun else learn.fit(**self.fit)
             except BaseException as e:
                 e.cross_validation = self
-                e.add_note(f'{self._state()}: `cv = sys.last_value.cross_validation` has what is done, and '
-                           'cv.resume() trains the rest')
+                e.add_note(f'{self._state()}: `cv = sys.last_value.cross_validation` has what is '
+                           'done, and cv.resume() trains the rest')
                 raise
             if learn.stopped is not None: break
             self.learners.append(learn)

@@ -122,5 +122,5 @@ def forecast_of(learn: Learner,
                     twin.phase.run(twin, [batch])
                     most -= 1
         parts = _sums((kind, n) for (kind, _), n in meter.at_peak.items())
-        layers = _sums((name, n) for (kind, name), n in meter.at_active.items() if kind == 'activations')
+        layers = _sums((o, n) for (kind, o), n in meter.at_active.items() if kind == 'activations')
         return Forecast(meter.peak, parts, layers, memory_in_use(learn.device)[1])

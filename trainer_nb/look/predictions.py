@@ -28,7 +28,7 @@ _KINDS = {      # names of losses → what they take
 
 def loss_kind(loss_fn: Any) -> str | None:
     "Return what a loss takes: 'classes', 'nll', 'logits', 'shares', 'numbers'; None: not known"
-    name = maker_of(loss_fn).__name__.lower()       # of a function, a class, or what a `partial` calls
+    name = maker_of(loss_fn).__name__.lower()   # of a function, class, or what a `partial` calls
     return next((kind for names, kind in _KINDS.items() if name in names.split()), None)
 
 def _is_named(loss_fn, *words): return any(o in maker_of(loss_fn).__name__.lower() for o in words)

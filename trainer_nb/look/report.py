@@ -198,10 +198,9 @@ def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises
 def _chart(title, past, targ, pred):
     "Draw a forecast, (horizon, quantiles), over its history, whose last step is 0"
     before, ahead = [*range(1 - len(past), 1)], [*range(1, 1 + len(targ))]
-    middle = pred[:, pred.size(1)//2]
     lines = [Line(before, past.tolist(), GREY, 'history'),
              Line(ahead, targ.tolist(), COLORS[0], 'target', points=True),
-             Line(ahead, middle.tolist(), COLORS[1], 'forecast', points=True)]
+             Line(ahead, pred[:, pred.size(1)//2].tolist(), COLORS[1], 'forecast', points=True)]
     if pred.size(1) > 1:
         for name, bound in ('interval', pred.amin(1)), ('', pred.amax(1)):
             lines.append(Line(ahead, bound.tolist(), COLORS[1], name, 1., RAW))

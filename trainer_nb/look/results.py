@@ -143,7 +143,7 @@ class Results:
         "Count which class was predicted for which"
         return count_confusion(self, n_classes)
 
-    def report(self) -> Report:     # boxes count from `min_score` on; for mAP, trainer_nb[detection], all
+    def report(self) -> Report:  # boxes of `min_score` count; for mAP, trainer_nb[detection], all
         "Compute precision, recall, F1, support by class or label; residuals and R² of a regression"
         return make_report(self)
 
@@ -253,7 +253,7 @@ def _run(learn, dl, collect, is_single):
 def results_of(learn: Learner,
     dl: Any = None,        # loader or tuple, as for `validate`; None: `valid_dl`
     *,
-    loss: Callable|None = None,     # `f(pred, targ)` → (n,) tensor; None: `loss_fn` without reduction, or
+    loss: Callable|None = None,     # `f(pred, targ)` → (n,); None: `loss_fn` without reduction, or
                                     # your own step, or a model with its own loss, in batches of one
     keep: Callable|None = None,     # a batch's predictions → what to keep: `lambda p: p.argmax(1)`
     classes: Sequence|Mapping|None = None,      # this and the next five as in `show_batch`

@@ -178,7 +178,8 @@ class Summary:
         "The error, and where it arose"
         return '' if self.error is None else _message(self.error, self.layers)
 
-    def __repr__(self): return '\n'.join([*_text(self.lines()), *self.notes(), *filter(None, [self.message])])
+    def __repr__(self):
+        return '\n'.join([*_text(self.lines()), *self.notes(), *filter(None, [self.message])])
     def _repr_html_(self): return _html(self)
 
 # %% ../../nbs/look/05_summary.ipynb #46aebf45
@@ -216,10 +217,11 @@ def _html(s):
     head, *rows = s.lines()
     failed = f'font-weight:bold;border-bottom:2px solid {ALARM}'
     body = ''.join(row('td', cells, failed if o.is_failed else '') for o, cells in zip(s.shown(), rows))
-    message = f'<div style="border-left:3px solid {ALARM};padding-left:6px"><b>{escape(s.message)}</b></div>'
+    below = [f'<div>{escape(o)}</div>' for o in s.notes()]
+    mark = f'border-left:3px solid {ALARM};padding-left:6px'
+    if s.message: below.append(f'<div style="{mark}"><b>{escape(s.message)}</b></div>')
     return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
-            f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>'
-            f'{"".join(f"<div>{escape(o)}</div>" for o in s.notes())}{message if s.message else ""}')
+            f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>{"".join(below)}')
 
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
 def summary_of(learn: Learner,
@@ -236,16 +238,14 @@ def summary_of(learn: Learner,
         def end(learn): raise Seen
         hook = LambdaHook(before_step=begin, after_loss=end, after_step=end, ord=float('inf'))
         with FlopCounterMode(display=False) as flops:
-            if learn.train_dl is None and learn.valid_dl is None:
-                begin(learn)
-                found[0].close()
-                return Summary([*found[0].layers.values()], depth=depth)
-            try: run_once(learn, hook)
+            has_data = learn.train_dl is not None or learn.valid_dl is not None
+            try: run_once(learn, hook) if has_data else begin(learn)
             except Exception as e:
                 if not found: raise       # the data failed, not the model
                 error = e.with_traceback(None)
             finally:
                 for o in found: o.close()
+        if not has_data: return Summary([*found[0].layers.values()], depth=depth)
         res = _summary_of(found[0], error, depth)
         if memory and error is None: res.forecast = forecast_of(learn)
         return res
