@@ -70,10 +70,6 @@ def test_a_pass_over_a_subclass_goes_on_elsewhere_whatever_it_draws_from():
     assert same([batch for batch, in again], rest)
     assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
 
-def test_an_order_of_its_own_generator_draws_nothing_else():
-    before, dl = torch.get_rng_state(), TensorLoader(torch.arange(12.), shuffle=True, generator=torch.Generator())
-    assert not torch.equal(next(iter(dl))[0], torch.arange(12.)) and torch.equal(torch.get_rng_state(), before)
-
 class Rising(torch.nn.Module):
     "Writes to its input"
     def __init__(self):

@@ -60,27 +60,20 @@ def test_a_model_of_another_fold_is_refused():
     for f, text in (lambda *o: learn, 'is trained already'), (lambda train, _: make(train, None), 'no valid_dl'):
         with pytest.raises(ValueError, match=text): cross_validate(f, (X, Y), n_epochs=1)
 
-@pytest.mark.parametrize('how', ['error', 'interrupt'])
-def test_folds_that_are_done_outlast_an_error_and_an_interrupt(how):
-    "and the one that was interrupted goes on from its batch"
+def test_folds_that_are_done_outlast_an_interrupt():
+    "and the one that was interrupted goes on from its batch; nbs/look/16_folds has an error"
     def stop(learn):
-        if len(made) != 3 or learn.state.optimizer_step != 2 or done: return
-        done.append(1)
-        if how == 'error': raise MemoryError('full')
-        learn.stop()
-    made, done = [], []
+        if len(made) == 3 and learn.state.optimizer_step == 2: learn.stop()
+    made = []
     def seeded(train, valid):
-        torch.manual_seed(len(made) - (how == 'error' and bool(done)))
+        torch.manual_seed(len(made))
         made.append(make(train, valid))
-        made[-1].add_hook(LambdaHook(after_step=stop))
+        if stops: made[-1].add_hook(LambdaHook(after_step=stop))
         return made[-1]
-    try: cv = cross_validate(seeded, (X, Y), 4, n_epochs=2)
-    except MemoryError as e:
-        cv = e.cross_validation
-        assert '2 of 4 folds are trained' in e.__notes__[-1]
+    stops = True
+    cv = cross_validate(seeded, (X, Y), 4, n_epochs=2)
     assert cv.learners == made[:2] and 'resume() trains the rest' in repr(cv) and 'resume()' in cv._repr_html_()
-    assert cv.resume() is cv and len(cv.learners) == 4 and len(made) == 4 + (how == 'error')
+    assert cv.resume() is cv and len(cv.learners) == 4 and len(made) == 4
     assert 'resume' not in repr(cv)
-    if how == "error": return
-    made, done, rows = [], [1], cv.rows
+    made, stops, rows = [], False, cv.rows
     assert cross_validate(seeded, (X, Y), 4, n_epochs=2).rows == rows

@@ -1,15 +1,12 @@
 "What `show_batch` shows is what the model sees"
-import subprocess, sys
-from base64 import b64decode
-from io import BytesIO
-import re
+import re, subprocess, sys
 
 import numpy as np, pytest, torch, torch.nn.functional as F
-from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import Broken, batches, make_learner, problem, same, shuffled
+from test_tasks import pictures
 from trainer_nb.all import EMA, Hook, Learner
 
 
@@ -47,10 +44,6 @@ def test_an_error_in_the_data_is_told():
     once = make_learner(train_dl=iter(batches()))
     with pytest.raises(ValueError, match='read only once'): once.show_batch()
 
-def pictures(html, times=1):
-    return [np.asarray(Image.open(BytesIO(b64decode(o)))) [::times, ::times]
-            for o in re.findall(r'base64,([^"]+)', html)]
-
 def shown(x, y=None, bs=64, **kwargs):
     y = torch.zeros(len(x), dtype=torch.long) if y is None else y
     learn = Learner(nn.Linear(2, 2), DataLoader(TensorDataset(x, y), bs), loss_fn=F.cross_entropy, display=False)
@@ -67,7 +60,7 @@ def test_pixels_are_those_of_the_data(last, c):
     shape = (c,) if last else (c, 1, 1)
     for given, kwargs in (x.byte(), {}), (x/255, {}), ((x/255 - mean.view(shape))/std.view(shape),
                                                        dict(mean=mean.tolist(), std=std.tolist())):
-        found = pictures(shown(given, n=5, **kwargs)._repr_html_(), 14)
+        found = [o[::14, ::14] for o in pictures(shown(given, n=5, **kwargs)._repr_html_())]
         assert len(found) == 5 and all(np.abs(a.astype(int) - b).max() == 0 for a, b in zip(found, right))
 
 @pytest.mark.parametrize('batch', [

@@ -118,15 +118,9 @@ def test_mistakes():
     learn = make_learner()
     with pytest.raises(ValueError, match='no valid_dl'): learn.results()
     with pytest.raises(TypeError, match='keep is 3'): learn.results(problem(), keep=3)
-    with pytest.raises(ValueError, match='shape .*expected one for each sample'):
-        learn.results(problem(), loss=lambda p, t: p)
     class Batchwise(nn.Module):
         def forward(self, p, t): return p.mean(0)
     with pytest.raises((ValueError, RuntimeError)): make_learner(loss_fn=Batchwise()).results(problem())
-    assert not learn.hooks
-    other = learn.results(problem(6))
-    other.reader.dl.tensors = tuple(o.flip(0) for o in other.reader.dl.tensors)
-    with pytest.raises(ValueError, match='another target'): other.show(6)
 
 
 # confusion and report
@@ -189,12 +183,10 @@ def test_the_text_and_the_picture_say_the_same():
     pred = torch.tensor([0, 1, 2, 2, 2, 1, 0, 0])
     targ = torch.tensor([0, 1, 2, 1, 1, 1, 0, 2])
     c = results(pred, targ, None, classes=['cat', '<dog>', 'eel']).confusion()
-    assert c.most_confused(1) == [dict(target=1, predicted=2, n=2, rate=.5)]
     assert '5 of 8 right, 62.5%' in repr(c) and '&lt;dog&gt;' in c._repr_html_() and '<dog>' not in c._repr_html_()
     assert '50%' in c._repr_html_()
     many = results(torch.arange(40), torch.arange(40).roll(1), None).confusion()
     assert 'data:image/png' in many._repr_html_() and '0 of 40' in repr(many)
-    assert 'alt="confusion matrix: 0 of 40 right, 0.0%; most confused: ' in many._repr_html_()
     empty = results(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).confusion()
     assert empty.counts.sum() == 0 and '0 of 0' in repr(empty)
 

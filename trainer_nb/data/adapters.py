@@ -67,8 +67,7 @@ def _no_interrupt():
         return
     old = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        # it raises for a signal that came just before
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})   # raises for one just before
         yield
     finally: signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
@@ -94,10 +93,7 @@ def end_workers(dl: Any) -> None:
 
 # %% ../../nbs/data/01_adapters.ipynb #6c3a7ca2
 class Adapter:
-    """How a pass reads one kind of loader; this kind is any iterable
-
-    A class of loaders names its kind in an attribute, `adapter = Kind`, a subclass of this class.
-    """
+    "How a pass reads a kind of loader, which names it, `adapter = Kind`; this one: any iterable"
     is_seeded = False       # random numbers that samples draw depend only on the pass and the index
     is_partial = False      # it yields a part of each batch, and another adapter the rest
     has_state = False       # the loader saves its own position
@@ -136,9 +132,8 @@ class Adapter:
         if not n: return _open_pass(self.dl)
         try: return self._seek(n, first, skip)
         except StopIteration:
-            kind = type(self.dl).__name__
-            raise ValueError(f'the pass resumes after {n} batches, but the {kind} has fewer now: '
-                             'pass the same data') from None
+            raise ValueError(f'the pass resumes after {n} batches, but the {type(self.dl).__name__}'
+                             ' has fewer now: pass the same data') from None
 
     def _seek(self, n, first, skip):
         "Read the batches before batch `n`"
@@ -227,8 +222,7 @@ class StockAdapter(Adapter):
     "A loader for which `is_stock` is true"
     def __init__(self, dl: Any):
         super().__init__(dl)
-        # a worker's random numbers depend on what it has read
-        self.can_seek = not dl.num_workers or self.is_seeded
+        self.can_seek = not dl.num_workers or self.is_seeded    # workers draw by what they read
 
     @property
     def draws(self) -> tuple[str, ...] | None:

@@ -45,7 +45,8 @@ def _class_ids(files, labels):
     ids = {o: i for i, o in enumerate(classes)}
     return classes, torch.tensor([ids[o] for o in labels])
 
-def _strata(y): return None if y.bincount().min() < 2 else y    # one sample is in one part alone
+def _strata(y):     # one sample of a class, or a mask, is in one part alone
+    return None if isinstance(y, list) or y.bincount().min() < 2 else y
 
 # %% ../../nbs/data/08_files.ipynb #f11e0009
 _IMAGES = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp'
@@ -75,15 +76,28 @@ def _mask(path, size):
     if ids.ndim == 2: return torch.from_numpy(ids.astype('int64'))
     raise ValueError(f'{path} holds colours, {ids.shape}: a mask holds a class id for each pixel')
 
-# %% ../../nbs/data/08_files.ipynb #0449b51c
-class Images(Prepared, Dataset):
-    """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)
-
-    `Learner(model, images)` trains on them, and saves how they are read; `learn.predict([path])`
-    reads new ones so.
-    """
+# %% ../../nbs/data/08_files.ipynb #6ef97272
+class _Pictures(Prepared):
+    "How pictures are read"
     kinds = {'classes': (None, [str]), 'size': (None, [int]), 'mode': str}
+    size: list[int] | None
+    mode: str
 
+    def read(self, path: str | PathLike) -> Tensor:     # float32 (channels, h, w) in [0, 1]
+        "Read one picture"
+        from PIL import Image
+        with Image.open(path) as f: image = f.convert(self.mode)
+        if self.size: image = image.resize(self.size[::-1])
+        x = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        return x.view(image.height, image.width, -1).permute(2, 0, 1)/255
+
+    def inputs(self, paths: Iterable[str | PathLike]) -> tuple[Tensor]:     # (n, channels, h, w)
+        "Read pictures, which need no class; those of one batch have one size"
+        return torch.stack([self.read(o) for o in paths]),
+
+# %% ../../nbs/data/08_files.ipynb #0449b51c
+class Images(_Pictures, Dataset):
+    "Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)"
     def __init__(self,
         files: Any,                     # a folder; or a list of paths
         labels: Any = None,             # classes: a list, or a function of a path; None: folders' names
@@ -102,8 +116,7 @@ class Images(Prepared, Dataset):
         if masks is None: self.classes, self.targets = _class_ids(self.files, labels)
         else: self.targets = _masks_of(self.files, masks)
         if size is None: _check_sizes(self.files)
-        stratify = _strata(self.targets) if masks is None else None
-        self.train, self.valid = split(self, valid, stratify=stratify, seed=seed)
+        self.train, self.valid = split(self, valid, stratify=_strata(self.targets), seed=seed)
 
     def __len__(self): return len(self.files)
 
@@ -111,25 +124,12 @@ class Images(Prepared, Dataset):
         y = self.targets[i]
         return self.read(self.files[i]), y if isinstance(y, Tensor) else _mask(y, self.size)
 
-    def read(self, path: str | PathLike) -> Tensor:     # float32 (channels, h, w) in [0, 1]
-        "Read one picture"
-        from PIL import Image
-        with Image.open(path) as f: image = f.convert(self.mode)
-        if self.size: image = image.resize(self.size[::-1])
-        x = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        return x.view(image.height, image.width, -1).permute(2, 0, 1)/255
-
-    def inputs(self, paths: Iterable[str | PathLike]) -> tuple[Tensor]:     # (n, channels, h, w)
-        "Read pictures, which need no class; those of one batch have one size"
-        return torch.stack([self.read(o) for o in paths]),
-
     def __repr__(self):
         n_classes = len(self.classes or ())
         return f'Images({len(self.train)} + {len(self.valid)} pictures, {n_classes} classes)'
 
 # %% ../../nbs/data/08_files.ipynb #f11e000f
 def _words(text): return re.findall(r'\w+|[^\w\s]', text.lower())
-
 def _read(source): return source.read_text(encoding='utf-8') if isinstance(source, Path) else source
 
 def _frequent(texts, most):
@@ -138,14 +138,31 @@ def _frequent(texts, most):
     for words in texts: counts.update(dict.fromkeys(words, 1))
     return [o for o, n in counts.most_common(most) if n > 1]
 
-# %% ../../nbs/data/08_files.ipynb #43b4ec5e
-class Texts(Prepared):
-    """Texts as ids of their words, int64 (n, length), and their classes; 0 is padding, 1 any other word
-
-    `Learner(model, texts)` trains on them, and saves the words, for `learn.predict(['a new text'])`.
-    """
+# %% ../../nbs/data/08_files.ipynb #5af5ed63
+class _Words(Prepared):
+    "How texts are numbered"
     kinds = {'classes': [str], 'words': [str], 'length': int}
+    classes: list[str]
+    words: list[str]
+    length: int
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        "Number texts as the one with this state"
+        super().load_state_dict(state)
+        self._ids = {o: i for i, o in enumerate(self.words)}
+
+    def inputs(self, texts: Iterable[str | Path]) -> tuple[Tensor]:     # (n, length) int64
+        "Number the words of texts, or of files, which need no class"
+        found = [[self._ids.get(w, 1) for w in _words(_read(o))[:self.length]] for o in texts]
+        return torch.tensor([o + [0]*(self.length - len(o)) for o in found]),
+
+    def decode(self, ids: Iterable[int]) -> str:
+        "Return the words of ids, without padding"
+        return ' '.join(self.words[i] for i in ids if i)
+
+# %% ../../nbs/data/08_files.ipynb #43b4ec5e
+class Texts(_Words):
+    "Texts as ids of words, int64 (n, length), and their classes; 0: padding, 1: any other word"
     def __init__(self,
         texts: Any,                 # a folder of .txt files, a list of paths, or of texts with labels
         labels: Any = None,         # classes: a list, or a function of a path; None: folders' names
@@ -157,23 +174,13 @@ class Texts(Prepared):
     ):                              # raises FileNotFoundError or ValueError
         is_text = not (isinstance(texts, (str, PathLike)) or labels is None or callable(labels))
         sources = [*texts] if is_text else _files_in(texts, ('.txt',))
-        self.classes, y = _class_ids(sources, labels)
+        classes, y = _class_ids(sources, labels)
         parts = split(([*map(_read, sources)], y), valid, stratify=_strata(y), seed=seed)
         (train, y_train), (valid, y_valid) = parts
         found = [*map(_words, train)]
-        self.words: list[str] = ['', '[unknown]', *_frequent(found, n_words)]
-        self.length = min(length, max(map(len, found)))
+        words, longest = ['', '[unknown]', *_frequent(found, n_words)], max(map(len, found))
+        self.load_state_dict({'classes': classes, 'words': words, 'length': min(length, longest)})
         self.train, self.valid = (*self.inputs(train), y_train), (*self.inputs(valid), y_valid)
-
-    def inputs(self, texts: Iterable[str | Path]) -> tuple[Tensor]:     # (n, length) int64
-        "Number the words of texts, or of files, which need no class"
-        numbers = {o: i for i, o in enumerate(self.words)}
-        found = [[numbers.get(w, 1) for w in _words(_read(o))[:self.length]] for o in texts]
-        return torch.tensor([o + [0]*(self.length - len(o)) for o in found]),
-
-    def decode(self, ids: Iterable[int]) -> str:
-        "Return the words of ids, without padding"
-        return ' '.join(self.words[i] for i in ids if i)
 
     def __repr__(self):
         n = f'{len(self.train[-1])} + {len(self.valid[-1])} texts, ' if self.train else ''

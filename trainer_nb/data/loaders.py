@@ -53,7 +53,6 @@ class Prefetched:
     adapter = WrapAdapter
 
     def __init__(self, dl: Any, device: torch.device): self.source, self.device = source(dl), device
-
     def __len__(self): return len(self.source)
     def __iter__(self): return self.wrap_iter(adapter_of(self.source).open())
 
@@ -116,9 +115,29 @@ def _numbers(o):
     res = o.to_numpy()      # objects: of nullable columns
     return res if res.dtype != object else o.to_numpy(dtype='float64', na_value=float('nan'))
 
-# %% ../../nbs/data/04_loaders.ipynb #4fc41f9b
+# %% ../../nbs/data/04_loaders.ipynb #180dceb2
+def _dtypes(arrays, tensors, dtype):
+    "The dtypes of batches: float64 arrays, but no tensors, are cast; and `dtype`, None if none is"
+    own = [o.dtype for o in tensors]
+    def cast(a, kind): return dtype if kind == torch.float64 and not isinstance(a, Tensor) else kind
+    res = own if dtype is None else [*map(cast, arrays, own)]
+    return res, None if res == own else dtype
+
+# %% ../../nbs/data/04_loaders.ipynb #e0684983
 BLOCK = 2**20  # bytes cut out of the data at once; a batch may be larger
 
+def _cut(tensors, dtypes, order, bs, batches, copies):
+    "Yield the batches with these numbers, of an order, or one after another"
+    most = max(BLOCK//(bs*sum(o[:1].nbytes for o in tensors) or 1), 1)
+    def block(whole, dtype, i, j):
+        part = whole[i:j] if order is None else whole.index_select(0, order[i:j])
+        if dtype != whole.dtype: return part.type(dtype)
+        return part.clone() if order is None and copies else part   # a step may write to it
+    for i in batches[::most]:
+        j = min(i + most, batches.stop)
+        yield from zip(*[block(o, d, i*bs, j*bs).split(bs) for o, d in zip(tensors, dtypes)])
+
+# %% ../../nbs/data/04_loaders.ipynb #4fc41f9b
 class _TensorAdapter(Adapter):
     "Batches cut out of tensors, from any place"
     can_seek = is_exact = True
@@ -148,11 +167,7 @@ class TensorLoader:
         self.generator, self.device = generator, None if device is None else torch.device(device)
         goes_to_gpu = self.device is not None and self.device.type == 'cuda'
         self.is_far = goes_to_gpu and self.tensors[0].is_cpu    # these copies make others needless
-        self.dtype, self.dtypes = None, [o.dtype for o in self.tensors]     # None: nothing to cast
-        if dtype in (None, torch.float64): return
-        for k, o in enumerate(tensors):
-            is_wide = self.dtypes[k] == torch.float64 and not isinstance(o, Tensor)
-            if is_wide: self.dtype = self.dtypes[k] = dtype
+        self.dtypes, self.dtype = _dtypes(tensors, self.tensors, dtype)
 
     def __len__(self):
         n = len(self.tensors[0])
@@ -167,44 +182,23 @@ class TensorLoader:
         batches = self.cut_from(start)
         return map(SideStream(self.device), batches) if self.is_far else batches
 
-    def cut_from(self,
-        start: int,  # batches to skip
-    ) -> Iterator[tuple[Tensor, ...]]:  # each (bs, ...), where the data is
-        "Draw the order of a pass, and cut batches"
+    def cut_from(self, start: int) -> Iterator[tuple[Tensor, ...]]:  # where the data is
+        "Draw the order of a pass, on the host, for the same on every device, and cut batches"
         n, here, order = len(self.tensors[0]), self.tensors[0].device, None
-        # drawn on the host, the order is the same on every device
         if self.shuffle: order = torch.randperm(n, generator=self.generator).to(here)
-        return self._cut(order, start)
-
-    def _cut(self, order, start):
-        "Yield batches, cut out of larger blocks"
-        bs, n_bytes = self.bs, sum(o[:1].nbytes for o in self.tensors)
-        end, most = min(len(self.tensors[0]), len(self)*bs), bs*max(BLOCK//(bs*n_bytes or 1), 1)
-        for i in range(start*bs, end, most):
-            blocks = [self._block(k, order, i, min(i + most, end)) for k in range(len(self.dtypes))]
-            yield from zip(*[o.split(bs) for o in blocks])
-
-    def _block(self, k, order, start, end):
-        "Cut out a block: a copy, as a step may write to a batch in place"
-        whole = self.tensors[k]
-        block = whole[start:end] if order is None else whole.index_select(0, order[start:end])
-        if self.dtypes[k] != whole.dtype: return block.type(self.dtypes[k])
-        return block.clone() if order is None and not self.is_far else block
+        batches = range(start, len(self))
+        return _cut(self.tensors, self.dtypes, order, self.bs, batches, not self.is_far)
 
 # %% ../../nbs/data/04_loaders.ipynb #34d180a7
 def yields_new(dl: Any) -> bool:
-    """Return whether each batch keeps its values after the loader yields the next one
-
-    True for lists, `TensorLoader`, and torch `DataLoader`s that stack samples or have workers.
-    """
+    "Return whether each batch is known to keep its values after the loader yields the next one"
     if type(dl) is not DataLoader: return type(dl) in (list, tuple, TensorLoader)
     return dl.num_workers > 0 or dl.batch_sampler is not None and dl.collate_fn is default_collate
 
 def is_shuffled(dl: Any) -> bool:
     "Return whether a loader, as far as can be seen, yields its samples in a random order"
-    is_random = any(isinstance(getattr(o, 'sampler', None), RANDOM_SAMPLERS)
-                    for o in (dl, getattr(dl, 'batch_sampler', None)))
-    return is_random or getattr(dl, 'shuffle', False) is True
+    by = [getattr(o, 'sampler', None) for o in (dl, getattr(dl, 'batch_sampler', None))]
+    return any(isinstance(o, RANDOM_SAMPLERS) for o in by) or getattr(dl, 'shuffle', False) is True
 
 def may_be_batched(dl: Any) -> bool:
     "Return whether `as_loader` made it of an iterable dataset, whose items may be batches"
@@ -213,13 +207,7 @@ def may_be_batched(dl: Any) -> bool:
 # %% ../../nbs/data/04_loaders.ipynb #354a1ddd
 def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | str | None = None,
               dtype: torch.dtype | None = None) -> Any:
-    """Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`
-
-    A tuple becomes a `TensorLoader`, and a dataset of samples a `DataLoader`: torch's own kind,
-    with indices or iterable, or Hugging Face's with torch format. A dict becomes `Loaders` (with
-    `shuffle`) or `ValidSets`. Any other loader is returned unchanged, and so are its batches: a step
-    that writes to a list's batches in place changes the list, as in a plain loop.
-    """
+    "Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`"
     if data is None: return None
     if isinstance(data, Mapping):
         loaders = {name: as_loader(o, bs, shuffle, device, dtype)

@@ -44,6 +44,24 @@ def _compared(iterator, dl):
         'num_workers=1', stacklevel=2)
     yield from iterator
 
+# %% ../../nbs/data/02_passes.ipynb #cd92e47c
+def _timed(reader, iterator):
+    "Yield from an iterator, and add up in `reader.wait_s` the seconds spent waiting for it"
+    n = 1       # batches per timed one: reading a clock costs more than a quick batch
+    if has_workers := getattr(reader.dl, 'num_workers', 0): running.add(reader)
+    try:
+        while True:
+            start = perf_counter()
+            try: batch = next(iterator)
+            except StopIteration: return
+            finally: reader.wait_s += n*(perf_counter() - start)
+            yield batch
+            del batch
+            if n > 1: yield from islice(iterator, n - 1)
+            n = reader.timed_every if perf_counter() - start < n*1e-4 else 1
+    finally:
+        if has_workers: running.discard(reader)
+
 # %% ../../nbs/data/02_passes.ipynb #18f1e90e
 class _Reader:
     "Yields batches, and may read one ahead"
@@ -60,23 +78,6 @@ class _Reader:
         self.dl, self.adapter = dl, how or adapter_of(dl)
         self.iterator: Any = None
         self.ahead: Any = []            # next batches, read or put back; None: there is none
-
-    def _timed(self, iterator):
-        "Yield from an iterator, and time it"
-        n = 1       # batches per timed one: reading a clock costs more than a quick batch
-        if has_workers := getattr(self.dl, 'num_workers', 0): running.add(self)
-        try:
-            while True:
-                start = perf_counter()
-                try: batch = next(iterator)
-                except StopIteration: return
-                finally: self.wait_s += n*(perf_counter() - start)
-                yield batch
-                del batch
-                if n > 1: yield from islice(iterator, n - 1)
-                n = self.timed_every if perf_counter() - start < n*1e-4 else 1
-        finally:
-            if has_workers: running.discard(self)
 
     def _walk(self):
         while self._has_next(): yield self.ahead.pop(0)
@@ -124,7 +125,7 @@ class Pass(_Reader):
         has_copies = getattr(self.dl, 'num_workers', 0) > 1     # of the dataset: each worker has one
         if has_copies and not self.n and isinstance(self.dl.dataset, IterableDataset):
             iterator = _compared(iterator, self.dl)
-        return self._timed(self.wrap(iterator))
+        return _timed(self, self.wrap(iterator))
 
     def _open(self):
         if self.start is not None: return self._open_again()

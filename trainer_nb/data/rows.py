@@ -23,10 +23,7 @@ from torch.utils.data import (
 RANDOM_SAMPLERS = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 def _draws_at_once(o):
-    """Return whether a sampler draws its whole order before the first index, from torch's generators
-
-    A `RandomSampler` draws once more when its end is read.
-    """
+    "Return whether a sampler draws its whole order before the first index, from torch's generators"
     if type(o) is RandomSampler:
         return o.generator is None or not o.replacement and len(o) <= len(o.data_source)
     return type(o) in (SequentialSampler, *RANDOM_SAMPLERS)
@@ -47,12 +44,11 @@ def _order(indices, dataset):
 
 _PROVEN: WeakSet = WeakSet()     # loaders whose first batch was the same both ways
 
-def _traits(o): return type(o), o.dtype, o.shape, o.stride(), o.device, o.requires_grad
-
 def _same_bits(a, b):
     if type(a) is not type(b) or len(a) != len(b): return False
+    def traits(o): return type(o), o.dtype, o.shape, o.stride(), o.device, o.requires_grad
     def bits(t): return t.view(torch.uint8)
-    return all(_traits(x) == _traits(y) and bits(x).equal(bits(y)) for x, y in zip(a, b))
+    return all(traits(x) == traits(y) and bits(x).equal(bits(y)) for x, y in zip(a, b))
 
 # %% ../../nbs/data/00_rows.ipynb #2aaf735a
 class RowPass:

@@ -83,10 +83,7 @@ class SeededAdapter(StockAdapter):
     is_seeded = True
 
 class SeededLoader(DataLoader):
-    """A `DataLoader` whose samples draw random numbers that depend only on the pass and the index
-
-    It chooses the number of workers, and keeps the workers between passes.
-    """
+    "A `DataLoader` whose samples draw random numbers that depend only on the pass and the index"
     adapter = SeededAdapter
 
     def __init__(self,

@@ -35,8 +35,6 @@ class _Part(Pass):
         self.n += 1
         return batch
 
-    def state_at(self, n): return {**self.state_dict(), 'n': n, 'first': self.first}
-
 # %% ../../nbs/data/03_several.ipynb #8ea05c0c
 def _together(passes):
     for part in passes.parts.values(): part.open()
@@ -104,8 +102,8 @@ class _Passes:
     def state_dict(self, n):
         "Return the state after `n` batches; one more may have been read"
         mark = next((o for o in self.marks if o['n'] == n), self.marks[-1])
-        parts = {name: part.state_at(k) for name, (part, k) in mark['parts'].items()}
-        return {**mark, 'parts': parts}
+        def state(part, n): return {**part.state_dict(), 'n': n, 'first': part.first}
+        return {**mark, 'parts': {name: state(*o) for name, o in mark['parts'].items()}}
 
     def again(self, name):
         "Read the first batch of another pass"
@@ -141,6 +139,7 @@ class _SeveralAdapter(Adapter):
     def __init__(self, dl: Any):
         super().__init__(dl)
         self.parts = dl.loaders
+        if dl.mode == 'sequence': self.sets = dl.loaders
 
     @property
     def is_exact(self) -> bool:
@@ -168,19 +167,14 @@ class _SeveralAdapter(Adapter):
 
 # %% ../../nbs/data/03_several.ipynb #ac7f5559
 class Loaders:
-    """Several loaders as one, whose batches are dicts: name → batch of that loader
-
-    `'shortest'` yields a batch of each until the first loader ends. `'longest'` continues until the
-    last one ends; shorter loaders start again. `'alternate'` takes turns, one loader's batch at a
-    time, until all have ended.
-    """
-    # the length, from those of the loaders
-    MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}
+    "Several loaders as one, whose batches are dicts: name → batch of that loader"
+    MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}   # → length
     adapter = _SeveralAdapter
 
     def __init__(self,
         loaders: Mapping[str, Any],  # name → loader
-        mode: str = 'shortest',  # 'shortest', 'longest' or 'alternate', as above
+        mode: str = 'shortest',  # a batch of each until the first loader ends; 'longest': until the
+                                 # last one does, shorter ones start again; 'alternate': in turns
     ):
         if mode not in self.MODES:
             known = ', '.join(map(repr, self.MODES))
@@ -202,16 +196,9 @@ class Loaders:
     def __repr__(self): return f'{type(self).__name__}({", ".join(self.loaders)}; {self.mode})'
 
 # %% ../../nbs/data/03_several.ipynb #bcabcd87
-class _SetsAdapter(_SeveralAdapter):
-    "Validation sets, read one after another"
-    def __init__(self, dl: Any):
-        super().__init__(dl)
-        self.sets = self.parts
-
 class ValidSets(Loaders):
     "Validation sets by name, one after another; a batch is a dict with the set's name as only key"
     MODES: dict[str, Callable] = {'sequence': sum}
-    adapter = _SetsAdapter
 
     def __init__(self, loaders: Mapping[str, Any]):
         super().__init__(loaders, 'sequence')

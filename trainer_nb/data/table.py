@@ -85,18 +85,33 @@ def _check_columns(df, names):
         f'the rows have no column {", ".join(map(repr, lost))}; they have {", ".join(df.columns)}.'
         f'{did_you_mean(lost[0], df.columns)}')
 
-def _scale(name, x):
-    "Return mean and deviation of the numbers that a column has"
-    if not len(x):
-        raise ValueError(f'column {name!r} is empty in the training rows: leave it out')
-    return [x.mean().item(), x.std().item() if x.min() < x.max() else 1.]
-
 def _warn_of_names(categories, n):
     "Warn of a category whose values hardly ever come twice"
     for k, v in categories.items():
         if len(v) > max(n//2, 20): warnings.warn(
             f'column {k!r} has {len(v)} values in {n} rows: as a category it tells nothing about '
             'new rows. Leave it out, or make it coarser', stacklevel=3)
+
+# %% ../../nbs/data/07_table.ipynb #9e01b556
+def _scale(name, x):
+    "Return mean and deviation of the numbers that a column has"
+    if not len(x):
+        raise ValueError(f'column {name!r} is empty in the training rows: leave it out')
+    return [x.mean().item(), x.std().item() if x.min() < x.max() else 1.]
+
+def _scaled(df, numbers, gaps):
+    "Scale columns of numbers, {name: (mean, deviation)}, and mark gaps, which get the mean"
+    raw = {k: _numbers(df[k]) for k in numbers}
+    scaled = [((raw[k] - m)/std).nan_to_num(0.) for k, (m, std) in numbers.items()]
+    return scaled + [raw[k].isnan() for k in gaps]
+
+def _category(column, values):
+    "Number the values of a category from 1 on; warn if it has none of them"
+    ids = _ids(column, values, 1)
+    if len(ids) and not ids.any() and column.notna().all(): warnings.warn(
+        f'no value of column {column.name!r} is among those of training, {values[:3]}: is it of '
+        'another type?', stacklevel=3)
+    return ids
 
 def _target(column, classes):
     "Prepare a target: numbers, or class ids"
@@ -110,40 +125,19 @@ def _target(column, classes):
             'with stratify, split(df, stratify=df.target), and pass Table(train, ..., valid=valid)')
     return y
 
-# %% ../../nbs/data/07_table.ipynb #c69c32e9
-class Table(Prepared):
-    """A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows as those of training
+def _targets(df, known):
+    "Prepare targets, {name: classes, or None for numbers}"
+    _check_columns(df, known)
+    targs = [_target(df[k], classes) for k, classes in known.items()]
+    if len({o.dtype for o in targs}) > 1: raise ValueError(
+        f'the targets {[*known]} mix classes and numbers: make a Table for each kind')
+    return targs
 
-    Columns of strings and truth values are categories, all others numbers. `Learner(model, table)`
-    trains on it, and saves what it learned from the training rows; `learn.predict(df)` uses it.
-    """
+# %% ../../nbs/data/07_table.ipynb #3b64e12e
+class _Columns(Prepared):
+    "How columns are prepared: categories, numbers, and the targets"
     kinds = {'categories': {str: [_PLAIN]}, '_numbers': {str: [float]}, '_gaps': [str],
              '_targets': {str: (None, [_PLAIN])}, '_is_single': bool}
-
-    def __init__(self,
-        df: Any,                        # data frame of pandas, with a row for each sample
-        targets: str | Iterable[str],   # column to predict, (n,); or a list of them, (n, n_targets).
-                                        # Numbers: float32; categories: class ids, int64
-        valid: Any = .2,    # fraction or number of rows for validation, at random; or a data frame
-        *,
-        categories: Iterable[str] = (),     # columns of numbers to treat as categories, such as hours
-        seed: int = 0,      # of the random order
-    ):                      # raises TypeError or ValueError
-        _check_frame(df)
-        train, valid = (df, valid) if hasattr(valid, 'iloc') else split(df, valid, seed=seed)
-        self._is_single = isinstance(targets, str)
-        targets, categories = [targets] if self._is_single else [*targets], {*categories}
-        _check_columns(df, [*targets, *categories])
-        def is_category(k): return k in categories or train[k].dtype.kind in 'Ob'
-        found = {k: _values(train[k]) if is_category(k) else None for k in df.columns}
-        self._targets = {k: found.pop(k) for k in targets}      # column → classes; None: numbers
-        self.categories = {k: v for k, v in found.items() if v is not None}     # column → its values
-        _warn_of_names(self.categories, len(train))
-        numbers = {k: _numbers(train[k]) for k, v in found.items() if v is None}
-        self._numbers = {k: _scale(k, x[~x.isnan()]) for k, x in numbers.items()}   # mean, deviation
-        self._gaps = [k for k, x in numbers.items() if x.isnan().any()]
-        self.train: tuple = self.tensors(train)     # (ids, numbers, target), as `Learner` takes it
-        self.valid: tuple = self.tensors(valid)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -170,24 +164,43 @@ class Table(Prepared):
         "Prepare rows, which need no target; leaves out ids or numbers where no column has them"
         _check_frame(df)
         _check_columns(df, [*self.categories, *self._numbers])
-        ids = [_ids(df[k], values, 1) for k, values in self.categories.items()]
-        for (k, values), o in zip(self.categories.items(), ids):
-            if len(o) and not o.any() and df[k].notna().all(): warnings.warn(
-                f'no value of column {k!r} is among those of training, {values[:3]}: is it of '
-                'another type?', stacklevel=2)
-        raw = {k: _numbers(df[k]) for k in self._numbers}
-        numbers = [((raw[k] - m)/std).nan_to_num(0.) for k, (m, std) in self._numbers.items()]
-        numbers += [raw[k].isnan() for k in self._gaps]
-        kinds = (ids, torch.int64), (numbers, torch.float32)
+        ids = [*map(_category, [df[k] for k in self.categories], self.categories.values())]
+        kinds = (ids, torch.int64), (_scaled(df, self._numbers, self._gaps), torch.float32)
         return tuple(torch.stack(o, 1).to(kind) for o, kind in kinds if o)
 
     def tensors(self, df: Any) -> tuple[Tensor, ...]:
         "Prepare rows with their targets"
-        _check_columns(df, self._targets)
-        targs = [_target(df[k], classes) for k, classes in self._targets.items()]
-        if len({o.dtype for o in targs}) > 1: raise ValueError(
-            f'the targets {list(self._targets)} mix classes and numbers: make a Table for each kind')
+        targs = _targets(df, self._targets)
         return *self.inputs(df), targs[0] if self._is_single else torch.stack(targs, 1)
+
+# %% ../../nbs/data/07_table.ipynb #c69c32e9
+class Table(_Columns):
+    "A data frame as tensors of ids, numbers and targets; `inputs` prepares new rows the same way"
+    def __init__(self,
+        df: Any,                        # data frame of pandas, with a row for each sample: columns
+                                        # of strings and truth values are categories, others numbers
+        targets: str | Iterable[str],   # column to predict, (n,); or a list of them, (n, n_targets).
+                                        # Numbers: float32; categories: class ids, int64
+        valid: Any = .2,    # fraction or number of rows for validation, at random; or a data frame
+        *,
+        categories: Iterable[str] = (),     # columns of numbers to treat as categories, such as hours
+        seed: int = 0,      # of the random order
+    ):                      # raises TypeError or ValueError
+        _check_frame(df)
+        train, valid = (df, valid) if hasattr(valid, 'iloc') else split(df, valid, seed=seed)
+        self._is_single = isinstance(targets, str)
+        targets, categories = [targets] if self._is_single else [*targets], {*categories}
+        _check_columns(df, [*targets, *categories])
+        def is_category(k): return k in categories or train[k].dtype.kind in 'Ob'
+        found = {k: _values(train[k]) if is_category(k) else None for k in df.columns}
+        self._targets = {k: found.pop(k) for k in targets}      # column → classes; None: numbers
+        self.categories = {k: v for k, v in found.items() if v is not None}     # column → its values
+        _warn_of_names(self.categories, len(train))
+        numbers = {k: _numbers(train[k]) for k, v in found.items() if v is None}
+        self._numbers = {k: _scale(k, x[~x.isnan()]) for k, x in numbers.items()}   # mean, deviation
+        self._gaps = [k for k, x in numbers.items() if x.isnan().any()]
+        self.train: tuple = self.tensors(train)     # (ids, numbers, target), as `Learner` takes it
+        self.valid: tuple = self.tensors(valid)
 
     def __repr__(self):
         n = f'{len(self.train[-1])} + {len(self.valid[-1])} rows: ' if self.train else ''

@@ -23,10 +23,14 @@ from .pictures import Drawing, encoded
 from .samples import Look, draw_samples, kind_of
 
 # %% ../../nbs/look/17_album.ipynb #03d4bb64
+def _plain(o):
+    "Return an array as a tensor, and anything else, such as a picture, as it is"
+    return torch.as_tensor(o) if hasattr(o, '__array__') and not hasattr(o, 'save') else o
+
 def _named(out: Any) -> dict[str, Any]:     # raises TypeError
     "Name the samples that a function returned"
     if isinstance(out, Mapping): return {str(k): o for k, o in out.items()}
-    if hasattr(out, '__array__') and not hasattr(out, 'save'): out = torch.as_tensor(out)
+    out = _plain(out)
     if isinstance(out, Tensor): out = out.unbind() if out.ndim > 1 else [out]
     if out is None: raise TypeError('the function of Samples returned None: expected a text, a tensor, '
                                     'a picture, a figure, or several of them')
@@ -34,10 +38,7 @@ def _named(out: Any) -> dict[str, Any]:     # raises TypeError
 
 def _draw(samples: list, look: Look) -> tuple[list[Drawing], str]:
     "Draw samples, those of tensors in one scale; return also how pictures were scaled, or ''"
-    def plain(o):
-        if hasattr(o, '__array__') and not hasattr(o, 'save'): o = torch.as_tensor(o)
-        return o.detach().cpu() if isinstance(o, Tensor) else o
-    samples = [*map(plain, samples)]
+    samples = [o.detach().cpu() if isinstance(o, Tensor) else o for o in map(_plain, samples)]
     are_alike = isinstance(samples[0], Tensor) and len({*map(kind_of, samples)}) == 1
     if are_alike: return draw_samples(samples, look, 128)
     return [_draw_one(o, look) for o in samples], ''
@@ -52,6 +53,13 @@ def _draw_one(o, look):
     if not hasattr(o, 'savefig'): return Drawing(printable(str(o))[:1000])
     o.savefig(file := BytesIO(), format='png', dpi=72)
     return Drawing(data=file.getvalue(), width=round(72*o.get_figwidth()))
+
+def _moment(out, at, n, look):
+    "Draw the first `n` samples that a function returned, as a checkpoint can hold them"
+    named = dict([*_named(out).items()][:n])
+    drawn, note = _draw([*named.values()], look)
+    fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]  # checkpoints hold no b''
+    return {'at': at, 'note': note, 'drawn': dict(zip(named, fields))}
 
 # %% ../../nbs/look/17_album.ipynb #86018cf7
 _MOST = 120_000     # characters of HTML under a plot
@@ -81,16 +89,54 @@ def _write_page(folder, step, moment):
     with replacing(Path(folder)/f'samples-step-{step:06}.html', flush=False) as file:
         file.write((head + _html([moment], True)).encode())
 
-# %% ../../nbs/look/17_album.ipynb #86018cf8
+# %% ../../nbs/look/17_album.ipynb #dade2059
 _DRAWING = {'text?': str, 'data?': bytes, 'kind?': str, 'width?': int, 'sound?': bytes}
-class Samples(Hook):
-    "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
+
+class _Album(Hook):
+    "Moments under the live plot, the first one and the latest"
     ord, in_dry_run, provides = 90, False, ('samples',)
     state_kinds = {'moments': [{'at': str, 'note': str, 'drawn': {str: _DRAWING}}]}
 
+    def __init__(self, keep):
+        self.keep, self._html = keep, ''
+        self.moments: list[dict] = []       # 'at', 'note', 'drawn': name → fields of `Drawing`
+
+    def add(self, moment: dict) -> None:
+        "Show one more moment, and forget the second one if there are too many"
+        self.moments.append(moment)
+        if len(self.moments) > self.keep: del self.moments[1]
+        self._html = _table(self.moments)
+
+    def take_state(self, state: dict) -> None:
+        super().take_state(state)
+        self._html = _table(self.moments) if self.moments else ''
+
+    def html_below_plot(self) -> str: return self._html
+    def _repr_html_(self): return self._html or None
+
+    def __repr__(self):
+        def told(at, drawn): return [f'{at}: {k}: {o.get("text", "a picture")}' for k, o in drawn.items()]
+        lines = chain.from_iterable(told(o['at'], o['drawn']) for o in self.moments)
+        return '\n'.join(lines) or super().__repr__()
+
+# %% ../../nbs/look/17_album.ipynb #8c49e2c4
+def _call(f, learn):
+    "Call a function in evaluation mode, without gradients, from the same random numbers each time"
+    before, modes = rng_state(), get_modes(*trained(learn))
+    try:
+        for o in trained(learn): o.eval()
+        set_seed(0)
+        with torch.no_grad(): return f(learn)
+    finally:
+        set_modes(modes)
+        set_rng_state(before)
+
+# %% ../../nbs/look/17_album.ipynb #86018cf8
+class Samples(_Album):
+    "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
     def __init__(self,
-        f: Callable,    # `f(learn)` → a text, a PIL picture, a figure, a batch in a tensor, a curve (n,); a list of
-                        # these, or a dict of names to them
+        f: Callable,    # `f(learn)` → a text, PIL picture, figure, batch in a tensor, curve (n,);
+                        # a list of these, or a dict of names to them
         every: str | int = 'epoch',     # 'epoch', or ≥ 1: number of optimizer steps
         *,
         n: int = 6,                     # ≥ 1: samples to show of those that `f` returns
@@ -101,9 +147,8 @@ class Samples(Hook):
         if not callable(f):
             raise TypeError(f'Samples got a {type(f).__name__}: expected a function of the learner')
         self.f, self.every = f, every if every == 'epoch' else as_count('Samples(every)', every)
-        self.n, self.keep = as_count('n', n), max(as_count('keep', keep), 2)
-        self.folder, self.look, self._html = folder, Look(rate=rate), ''
-        self.moments: list[dict] = []       # 'at', 'note', 'drawn': name → fields of `Drawing`
+        self.n, self.folder, self.look = as_count('n', n), folder, Look(rate=rate)
+        super().__init__(max(as_count('keep', keep), 2))
 
     def before_epoch(self, learn: Learner) -> None:
         if not self.moments: self.take(learn, 'before training' if not learn.history.n_steps else '')
@@ -120,35 +165,7 @@ class Samples(Hook):
         at: str = '',   # title of this moment; '': the number of optimizer steps
     ) -> None:
         "Call the function now, on all ranks, and show what it returns on the main one"
-        before, modes = rng_state(), get_modes(*trained(learn))
-        try:
-            for o in trained(learn): o.eval()
-            set_seed(0)
-            with torch.no_grad(): out = self.f(learn)
-        finally:
-            set_modes(modes)
-            set_rng_state(before)
+        out, step = _call(self.f, learn), learn.state.optimizer_step
         if not learn.is_main: return
-        named = dict([*_named(out).items()][:self.n])
-        drawn, note = _draw([*named.values()], self.look)
-        at = at or f'step {learn.state.optimizer_step}'
-        fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]     # a checkpoint cannot hold b''
-        self.moments.append({'at': at, 'note': note, 'drawn': dict(zip(named, fields))})
-        if self.folder is not None: _write_page(self.folder, learn.state.optimizer_step, self.moments[-1])
-        if len(self.moments) > self.keep: del self.moments[1]
-        self._html = _table(self.moments)
-
-    def take_state(self, state: dict) -> None:
-        super().take_state(state)
-        self._html = _table(self.moments) if self.moments else ''
-
-    def html_below_plot(self) -> str: return self._html
-
-    def _repr_html_(self): return self._html or None
-
-    def __repr__(self):
-        lines = []
-        for moment in self.moments:
-            found = moment['drawn'].items()
-            lines += [f'{moment["at"]}: {k}: {o.get("text", "a picture")}' for k, o in found]
-        return '\n'.join(lines) or super().__repr__()
+        self.add(_moment(out, at or f'step {step}', self.n, self.look))
+        if self.folder is not None: _write_page(self.folder, step, self.moments[-1])

@@ -77,7 +77,6 @@ class BatchView:
         return [{'name': k, **_described(o)} for k, o in (inputs | targets).items()]
 
     def _lines(self) -> list[list[str]]:     # header first
-        "Write this description as a table"
         cells = [[*map(_cell, row.values())] for row in self.rows]
         return [['', *_NUMBERS[:-1], 'nan or inf'], *cells]
 
@@ -148,37 +147,15 @@ def show_batch(learn: Learner,
         kind = 'validation' if valid else 'training'
         return BatchView(batch, f'{kind} batch 1{total}: {batch_size(batch)} samples', n, look)
 
-# %% ../../nbs/look/02_batch.ipynb #1488bb26
+# %% ../../nbs/look/02_batch.ipynb #1896838b
 @dataclass(repr=False)
-class Spikes:
-    "The batches that `SpikeGuard` noted or left out"
+class _SpikeRows:
+    "A table of spikes"
     rows: list[dict]        # as in `learn.history.spikes`
-    batches: list = field(default_factory=list)     # those that were kept: [epoch, index in it, batch]
 
     def __len__(self): return len(self.rows)
     def __iter__(self) -> Iterator[dict]: return iter(self.rows)
     def __getitem__(self, i: int) -> dict: return self.rows[i]
-
-    def batch(self,
-        i: int = -1,    # which spike
-    ) -> Any:           # what the loader yielded, on the host; raises LookupError if it was not kept
-        "Return the batch of a spike"
-        row = self.rows[i]
-        for epoch, batch_idx, batch in self.batches:
-            if (epoch, batch_idx) == (row['epoch'], row['batch_idx']): return batch
-        raise LookupError(f"batch {row['batch_idx']} of epoch {row['epoch']} was not kept: "
-                          "SpikeGuard('skip', keep_batches=True) keeps those that it leaves out")
-
-    def show(self,
-        i: int = -1,    # which spike
-        n: int = 9,     # samples to draw, at most
-        **look: Any,    # classes, decode, mean, std or columns, as for `learn.show_batch`
-    ) -> BatchView:     # raises LookupError if the batch was not kept
-        "Draw the samples of a spike"
-        with folded():
-            row, batch = self.rows[i], self.batch(i)
-            title = f'batch {row["batch_idx"]} of epoch {row["epoch"]}: {batch_size(batch)} samples'
-            return BatchView(batch, f'{title}, {self.why(row)}', n, Look(**look))
 
     @staticmethod
     def why(row: dict) -> str:
@@ -201,6 +178,33 @@ class Spikes:
     def __repr__(self):
         return f'{self._status()}\n{text_table(self.lines())}' if self.rows else self._status()
 
+# %% ../../nbs/look/02_batch.ipynb #1488bb26
+@dataclass(repr=False)
+class Spikes(_SpikeRows):
+    "The batches that `SpikeGuard` noted or left out"
+    batches: list = field(default_factory=list)     # those that were kept: [epoch, index in it, batch]
+
+    def batch(self,
+        i: int = -1,    # which spike
+    ) -> Any:           # what the loader yielded, on the host; raises LookupError if it was not kept
+        "Return the batch of a spike"
+        row = self.rows[i]
+        for epoch, batch_idx, batch in self.batches:
+            if (epoch, batch_idx) == (row['epoch'], row['batch_idx']): return batch
+        raise LookupError(f"batch {row['batch_idx']} of epoch {row['epoch']} was not kept: "
+                          "SpikeGuard('skip', keep_batches=True) keeps those that it leaves out")
+
+    def show(self,
+        i: int = -1,    # which spike
+        n: int = 9,     # samples to draw, at most
+        **look: Any,    # classes, decode, mean, std or columns, as for `learn.show_batch`
+    ) -> BatchView:     # raises LookupError if the batch was not kept
+        "Draw the samples of a spike"
+        with folded():
+            row, batch = self.rows[i], self.batch(i)
+            title = f'batch {row["batch_idx"]} of epoch {row["epoch"]}: {batch_size(batch)} samples'
+            return BatchView(batch, f'{title}, {self.why(row)}', n, Look(**look))
+
     def _repr_html_(self):
         kept = {(epoch, batch) for epoch, batch, _ in self.batches}
         drawn = [i for i, o in enumerate(self.rows) if (o['epoch'], o['batch_idx']) in kept][-3:]
@@ -211,5 +215,4 @@ class Spikes:
 # %% ../../nbs/look/02_batch.ipynb #a3c58dc8
 def spikes_of(learn: Learner) -> Spikes:
     "List the batches that `SpikeGuard` noted or left out"
-    guard = learn.provider('spikes')
-    return Spikes(learn.history.spikes, [] if guard is None else getattr(guard, 'batches', []))
+    return Spikes(learn.history.spikes, getattr(learn.provider('spikes'), 'batches', []))

@@ -19,6 +19,47 @@ from ..loop import as_count
 from .predictions import class_ids, ids_of
 from .samples import Look
 
+# %% ../../nbs/look/04_confusion.ipynb #1fe48f36
+@dataclass(repr=False)
+class _Counts:
+    "Counts of (target, prediction), and what they say"
+    counts: Tensor      # (classes, classes) int64: rows are targets, columns predictions
+    look: Look
+    unit = 'samples'    # what is counted
+
+    @property
+    def rates(self) -> Tensor:  # (classes, classes) float; nan for a class without samples
+        "Return the predictions as fractions of each target"
+        return self.counts/self.counts.sum(1, keepdim=True)
+
+    @property
+    def names(self) -> list[str]:
+        "Return the names of the classes"
+        return [self.look.name(i) for i in range(len(self.counts))]
+
+    def most_confused(self,
+        k: int = 10,   # pairs, at most
+    ) -> list[dict]:   # 'target', 'predicted', 'n', 'rate'
+        "Return the most frequent mistakes"
+        wrong, rates = self.counts.clone().fill_diagonal_(0), self.rates
+        n, at = wrong.flatten().topk(min(as_count('k', k), wrong.numel()))
+        pairs = [(int(c), *divmod(int(i), len(wrong))) for c, i in zip(n, at) if c]
+        return [dict(target=t, predicted=p, n=c, rate=rates[t, p].item()) for c, t, p in pairs]
+
+    def lines(self, k: int = 10) -> list[list[str]]:  # header first
+        "Make a table of the most frequent mistakes"
+        name, found = self.look.name, self.most_confused(k)
+        def row(o): return [name(o['target']), name(o['predicted']), str(o['n']), f'{o["rate"]:.1%}']
+        return [['target', 'predicted', self.unit, 'of the target'], *map(row, found)]
+
+    @property
+    def title(self) -> str:
+        "Count the predictions that are right"
+        n, right = int(self.counts.sum()), int(self.counts.diagonal().sum())
+        share = right/max(n, 1) if right == n else min(right/n, .999)
+        unit = '' if self.unit == 'samples' else f' {self.unit}'
+        return f'{right:,} of {n:,}{unit} right, {share:.1%}'
+
 # %% ../../nbs/look/04_confusion.ipynb #mtx00005
 _WIDEST = 20      # classes that fit into a table; more are drawn as a picture
 
@@ -55,6 +96,13 @@ def _heat_picture(c):
     fig.colorbar(drawn, ax=ax, label='share of the target')
     worst = ', '.join(f'{t} → {p}: {n}' for t, p, n, _ in c.lines(3)[1:])
     return html_figure(fig, f'confusion matrix: {c.title}; most confused: {worst or "none"}')
+
+def _text(c):
+    "Write it as text: all counts, if there are few, and the most frequent mistakes"
+    if len(c.counts) > _WIDEST: return f'{c.title}\n{text_table(c.lines())}'
+    rows = zip(c.names, c.counts.tolist())
+    whole = [['', *c.names], *([name, *map(str, row)] for name, row in rows)]
+    return f'{c.title}; rows are targets\n{text_table(whole)}\n\n{text_table(c.lines())}'
 
 def _around(c):
     "Write what stands above a confusion matrix and below it"
@@ -132,53 +180,20 @@ class _Cells:
         title = escape(_about(c, target, predicted))
         self.out.value = f'<div style="line-height:1.4"><b>{title}</b>{note}</div>{body}'
 
+# %% ../../nbs/look/04_confusion.ipynb #91e77723
+def _positions(res, target, predicted):
+    "Find the samples of a cell: those with the most such pixels or tokens first, then by loss"
+    pred, targ = ids_of(res.pred, res.targ, res.loss_fn)
+    hits = ((pred == predicted) & (targ == target)).reshape(len(res), -1).sum(1)
+    at = res.loss.argsort(descending=True)
+    at = at[hits[at].argsort(descending=True, stable=True)]
+    return at[hits[at] > 0]
+
 # %% ../../nbs/look/04_confusion.ipynb #c228e0cc
 @dataclass(repr=False)
-class Confusion:
+class Confusion(_Counts):
     "Counts of (target, prediction): a heat map in a notebook, whose cells show their samples"
-    counts: Tensor      # (classes, classes) int64: rows are targets, columns predictions
-    look: Look
     results: Any        # `Results`
-
-    @property
-    def rates(self) -> Tensor:  # (classes, classes) float; nan for a class without samples
-        "Return the predictions as fractions of each target"
-        return self.counts/self.counts.sum(1, keepdim=True)
-
-    @property
-    def names(self) -> list[str]:
-        "Return the names of the classes"
-        return [self.look.name(i) for i in range(len(self.counts))]
-
-    def most_confused(self,
-        k: int = 10,   # pairs, at most
-    ) -> list[dict]:   # 'target', 'predicted', 'n', 'rate'
-        "Return the most frequent mistakes"
-        wrong, rates = self.counts.clone().fill_diagonal_(0), self.rates
-        n, at = wrong.flatten().topk(min(as_count('k', k), wrong.numel()))
-        pairs = [(int(c), *divmod(int(i), len(wrong))) for c, i in zip(n, at) if c]
-        return [dict(target=t, predicted=p, n=c, rate=rates[t, p].item()) for c, t, p in pairs]
-
-    def samples(self,
-        target: int, predicted: int,  # class ids
-        n: int = 12,                  # samples, at most
-    ) -> Any:                         # `SampleView`
-        "Draw the samples of a cell: those with the most such pixels or tokens first, then by loss"
-        res, last = self.results, len(self.counts) - 1
-        for o in target, predicted:
-            if not 0 <= o <= last:
-                raise IndexError(f'there is no class {o!r}: class ids are from 0 to {last}')
-        pred, targ = ids_of(res.pred, res.targ, res.loss_fn)
-        hits = ((pred == predicted) & (targ == target)).reshape(len(res), -1).sum(1)
-        at = res.loss.argsort(descending=True)
-        at = at[hits[at].argsort(descending=True, stable=True)]
-        return res.show(n, at=at[hits[at] > 0])
-
-    def lines(self, k: int = 10) -> list[list[str]]:  # header first
-        "Make a table of the most frequent mistakes"
-        name, found = self.look.name, self.most_confused(k)
-        def row(o): return [name(o['target']), name(o['predicted']), str(o['n']), f'{o["rate"]:.1%}']
-        return [['target', 'predicted', self.unit, 'of the target'], *map(row, found)]
 
     @property
     def unit(self) -> str:
@@ -187,20 +202,18 @@ class Confusion:
         if targ.numel() == len(targ): return 'samples'
         return 'tokens' if targ.ndim == 2 else 'pixels'
 
-    @property
-    def title(self) -> str:
-        "Count the predictions that are right"
-        n, right = int(self.counts.sum()), int(self.counts.diagonal().sum())
-        share = right/max(n, 1) if right == n else min(right/n, .999)
-        unit = '' if self.unit == 'samples' else f' {self.unit}'
-        return f'{right:,} of {n:,}{unit} right, {share:.1%}'
+    def samples(self,
+        target: int, predicted: int,  # class ids
+        n: int = 12,                  # samples, at most
+    ) -> Any:                         # `SampleView`
+        "Draw the samples of a cell: those with the most such pixels or tokens first, then by loss"
+        last = len(self.counts) - 1
+        for o in target, predicted:
+            if not 0 <= o <= last:
+                raise IndexError(f'there is no class {o!r}: class ids are from 0 to {last}')
+        return self.results.show(n, at=_positions(self.results, target, predicted))
 
-    def __repr__(self):
-        if len(self.counts) > _WIDEST: return f'{self.title}\n{text_table(self.lines())}'
-        rows = zip(self.names, self.counts.tolist())
-        whole = [['', *self.names], *([name, *map(str, row)] for name, row in rows)]
-        return f'{self.title}; rows are targets\n{text_table(whole)}\n\n{text_table(self.lines())}'
-
+    def __repr__(self): return _text(self)
     def _repr_html_(self):
         heat = _heat_table(self) if len(self.counts) <= _WIDEST else _heat_picture(self)
         head, pairs = _around(self)

@@ -8,6 +8,7 @@ __all__ = ['CHECKS', 'batch_tensors', 'Evidence', 'NothingToSee', 'need', 'check
 # %% ../../nbs/look/06_evidence.ipynb #5eb5fade
 import math
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from itertools import chain, islice
 from time import perf_counter
@@ -26,6 +27,11 @@ def batch_tensors(batch: Any) -> tuple[list[Tensor], Tensor|None]:
     "Return the (inputs, target) in a batch of the usual kinds, as far as they are tensors"
     inputs, targ = inputs_and_target(batch)
     return inputs, targ if isinstance(targ, Tensor) else None
+
+def _first(dl, n):
+    "Read the first batches of a loader that can be read again, of one set of data"
+    is_one = dl is not None and not isinstance(dl, Mapping) and not hasattr(dl, '__next__')
+    return [*islice(iter(dl), n)] if is_one else []
 
 def _rows(batches):
     "(inputs (n, d) of the first kind, targets) of all batches; None where their shapes differ"
@@ -59,6 +65,7 @@ class _Watch(Hook):
         self.names = {p: name for name, p in model.named_parameters()}
         self.losses, self.grads, self.times = [], {}, []
         self.pred, self.has_targ = None, False
+        self.equal_rows = []    # names of the weights whose rows are all the same
         self.refusal = None     # what a fit raises for the first batch
         self.reached = None     # did a gradient reach the prediction? None: it cannot get one
 
@@ -101,18 +108,33 @@ def _modes(learn, seen, flat):
         if args[0].numel() <= args[0].size(1)*learn.world.n: flat.add(m)
     return register_module_forward_pre_hook(note)
 
+def _order(learn, order, inside):
+    "Note modules with parameters, as they are called; in `inside`, those that are trained through"
+    layers = {m for m in learn.model.modules() if m._parameters}
+    def note(m, args):
+        if m not in layers: return
+        order.append(m)
+        if any(isinstance(o, Tensor) and o.requires_grad for o in args): inside.add(m)
+    return register_module_forward_pre_hook(note)
+
 def _modules(learn): return list(chain.from_iterable(o.modules() for o in trained(learn)))
 
 # %% ../../nbs/look/06_evidence.ipynb #e4eac836
-def _train(run, n):
-    "Train on n batches of a dry run; an interrupt ends them"
-    for _ in range(n):
-        run.train_batch()
-        if run.is_over: raise KeyboardInterrupt
-
 def _equal_rows(model):
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1]
     return [name for name, p in named if len(p) > 1 and (p == p[:1]).all() and not (p == 0).all()]
+
+def _train(learn, n, note=lambda learn: nullcontext(), batch=None):
+    "Train on n batches, or n times on one, in a dry run; return the `_Watch` over its steps"
+    watch = _Watch(learn.model)
+    with learn.added_hooks(watch), learn.dry_run() as run, note(run.learn):
+        if batch is not None: run.learn.train_dl = [batch]*n
+        for _ in range(n):
+            run.train_batch()
+            if run.is_over: raise KeyboardInterrupt     # it ends the steps, and the doctor
+        watch.equal_rows = _equal_rows(learn.model)
+    watch.losses = [o.item() for o in watch.losses]
+    return watch
 
 def _fit_with_adam(learn, batch, n):
     "(losses, metrics before, metrics after) of another learner that fits one batch with Adam"
@@ -124,6 +146,44 @@ def _fit_with_adam(learn, batch, n):
     other.fit(1)
     return other.history.steps['train_loss'], before, other.validate([batch])
 
+# %% ../../nbs/look/06_evidence.ipynb #14cf3b3e
+def _look_at_steps(o):
+    "Train a few steps in a dry run, twice"
+    @contextmanager
+    def note(learn):
+        with _modes(learn, o.modes, o.flat), _order(o.learn, o.order, o.inside): yield
+    o.watch = _train(o.learn, 8, note)
+    first, again = o.watch.losses[:2], _train(o.learn, 2, note).losses[:2]
+    o.is_same = first == again or any(map(math.isnan, first))
+
+def _predict(o, batch, seed=0):
+    "Predict from the state as it is, which a step may carry on, with own random numbers"
+    with unchanged(o.learn), _modes(o.learn, o.modes, set()):
+        set_seed(seed)
+        return _logits(o.learn.predict([batch]))
+
+def _look_at_predictions(o):
+    "Predict one batch: twice, and with another first sample"
+    batch = next(iter(o.valid or o.batches), None)
+    if batch is None: return
+    o.preds = [_predict(o, batch, i) for i in range(2)]
+    inputs, _ = batch_tensors(batch)
+    n = len(inputs[0])
+    if n < 3 or o.preds[0] is None or any(len(x) != n for x in (o.preds[0], *inputs)): return
+    changed = {id(x): torch.cat([x[1:2], x[1:]]) for x in inputs}
+    o.changed = _predict(o, map_tensors(lambda t: changed.get(id(t), t), batch))
+
+def _look_at_progress(o):
+    "Train on one batch again and again, with the learner's optimizer and with Adam"
+    if not o.batches or not o.watch.times: return
+    batch, learn = o.batches[0], o.learn
+    n = max(10, min(o.n_steps, int(o.max_s/max(o.watch.times[-1]*2, 1e-6))))
+    watch = _train(learn, n, batch=batch)
+    o.losses = watch.losses
+    is_plain = watch.has_targ and type(learn).train_step is Learner.train_step
+    if not is_plain or len(learn.opts) != 1: return
+    with unchanged(learn): o.adam = _fit_with_adam(learn, batch, n)
+
 # %% ../../nbs/look/06_evidence.ipynb #d322d7b9
 class Evidence:
     "What the checks of `learn.doctor()` look at; what could not be measured is None"
@@ -133,19 +193,22 @@ class Evidence:
         self.learn, self.kind, self.error = learn, loss_kind(learn.loss_fn), None
         self.is_own, self.is_same = learn.is_own('train_step'), True
         self.modes, self.flat = set(), set()    # (learn.training, module, module.training); see `_modes`
-        self.order, self.inside = [], set()     # modules with parameters, as called; those trained through
-        self.equal_rows = []        # names of the weights whose rows are all the same
+        self.order, self.inside = [], set()     # see `_order`
         self.was_eval = {m for m in _modules(learn) if not m.training}
         self.watch = None           # of the first steps
         self.preds = self.changed = None        # of a batch, twice; and with another first sample
         self.losses = self.adam = None      # of one batch, again and again; as `_fit_with_adam` returns
-        self._read(self.n_batches)
-        try: self._train()
+        opened = perf_counter()
+        self.batches = _first(learn.train_dl, self.n_batches)
+        self.load_s = (perf_counter() - opened)/max(len(self.batches), 1)
+        self.valid = _first(learn.valid_dl, self.n_batches)
+        (self.x, self.y), (self.vx, self.vy) = map(_rows, (self.batches, self.valid))
+        try: _look_at_steps(self)
         except Exception as e: self.error = e
         if self.error is not None: return
         self.error = self.watch.refusal
-        for look in self._evaluate, self._repeat:     # some steps make them impossible
-            try: look()
+        for look in _look_at_predictions, _look_at_progress:    # some steps make them impossible
+            try: look(self)
             except Exception: pass
 
     @property
@@ -158,86 +221,20 @@ class Evidence:
         notes = [o for o in getattr(self.error, '__notes__', ()) if 'took no part' in o]
         return notes[0].partition('nothing has changed; ')[2].partition(';')[0] if notes else ''
 
-    def _read(self, n):
-        "Read batches of both loaders"
-        opened, valid = perf_counter(), self.learn.valid_dl
-        def first(dl): return [] if hasattr(dl, '__next__') else [*islice(iter(dl), n)]
-        self.batches = first(self.learn.train_dl)
-        self.load_s = (perf_counter() - opened)/max(len(self.batches), 1)
-        self.valid = [] if valid is None or isinstance(valid, Mapping) else first(valid)
-        self.x, self.y = _rows(self.batches)
-        self.vx, self.vy = _rows(self.valid)
-
-    def _train(self):
-        "Train a few steps in a dry run, twice"
-        first = []
-        for n in 8, 2:
-            watch = _Watch(self.learn.model)
-            with (self.learn.added_hooks(watch), self.learn.dry_run() as run,
-                  _modes(run.learn, self.modes, self.flat), self._order()):
-                _train(run, n)
-                if self.watch is None: self.equal_rows = _equal_rows(self.learn.model)
-            watch.losses = [o.item() for o in watch.losses]
-            first.append(watch.losses[:2])
-            self.watch = self.watch or watch
-        self.is_same = first[0] == first[1] or any(map(math.isnan, first[0]))
-
-    def _order(self):
-        layers = {m for m in self.learn.model.modules() if m._parameters}
-        def note(m, args):
-            if m not in layers: return
-            self.order.append(m)
-            if any(isinstance(o, Tensor) and o.requires_grad for o in args): self.inside.add(m)
-        return register_module_forward_pre_hook(note)
-
-    def _evaluate(self):
-        "Predict one batch: twice, and with another first sample"
-        batch = next(iter(self.valid or self.batches), None)
-        if batch is None: return
-        self.preds = [self._predict(batch, i) for i in range(2)]
-        inputs, _ = batch_tensors(batch)
-        n = len(inputs[0])
-        if n < 3 or self.preds[0] is None: return
-        if any(len(o) != n for o in (self.preds[0], *inputs)): return
-        changed = {id(o): torch.cat([o[1:2], o[1:]]) for o in inputs}
-        self.changed = self._predict(map_tensors(lambda t: changed.get(id(t), t), batch))
-
-    def _predict(self, batch, seed=0):
-        "Predict from the state as it is, which a step may carry on, with own random numbers"
-        with unchanged(self.learn), _modes(self.learn, self.modes, set()):
-            set_seed(seed)
-            return _logits(self.learn.predict([batch]))
-
-    def _repeat(self):
-        "Train on one batch again and again, with the learner's optimizer and with Adam"
-        if not self.batches or not self.watch.times: return
-        batch, learn = self.batches[0], self.learn
-        n = max(10, min(self.n_steps, int(self.max_s/max(self.watch.times[-1]*2, 1e-6))))
-        watch = _Watch(learn.model)
-        with learn.added_hooks(watch), learn.dry_run() as run:
-            run.learn.train_dl = [batch]*n
-            _train(run, n)
-        self.losses = [o.item() for o in watch.losses]
-        is_plain = watch.has_targ and type(learn).train_step is Learner.train_step
-        if not is_plain or len(learn.opts) != 1: return
-        with unchanged(learn): self.adam = _fit_with_adam(learn, batch, n)
-
 # %% ../../nbs/look/06_evidence.ipynb #a7c01d06
 CHECKS: dict[str, Callable] = {}     # name → function of `Evidence` → (seen, remedy) or None
 
-class NothingToSee(Exception):
-    "A check finds nothing to look at"
+class NothingToSee(Exception): "A check finds nothing to look at"
 
 def need(part: Any) -> None:
     "Raise `NothingToSee` if it is None or empty"
     if part is None or isinstance(part, (list, dict, set)) and not part: raise NothingToSee
 
-def check(remedy: str = '', needs: str = '', kinds: tuple = ()) -> Callable:
-    """Register a check, a function of `Evidence` → what was seen, or (seen, remedy), or None
-
-    `needs` names attributes that it looks at, 'x y watch.pred'; `kinds` the losses to which it
-    applies, () for all.
-    """
+def check(remedy: str = '',
+    needs: str = '',    # attributes that it looks at, 'x y watch.pred'
+    kinds: tuple = (),  # of losses to which it applies; (): all
+) -> Callable:
+    "Register a check, a function of `Evidence` → what was seen, or (seen, remedy), or None"
     def register(f):
         @wraps(f)
         def run(o):

@@ -9,6 +9,7 @@ __all__ = ['CrossValidation', 'cross_validate']
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from math import nan
 from typing import Any
 
 from torch.nn.parameter import is_lazy
@@ -18,40 +19,10 @@ from ..data import folds
 from ..draw import html_table, text_table
 from ..loop import Learner, trained
 
-# %% ../../nbs/look/16_folds.ipynb #616aa0d1
-@dataclass(repr=False, eq=False)
-class CrossValidation:
-    "The learners of k folds, and a table of their validation: a row for each, mean and deviation"
-    make: Callable      # `make(train, valid)` → a new learner
-    pairs: Iterator     # of (train, valid)
-    k: int              # number of folds
-    fit: dict           # arguments of `learn.fit`
-    learners: list[Any] = field(default_factory=list, init=False)   # of the folds; their mean is an ensemble
-    _pair: Any = field(default=None, init=False)        # data and learner of a fold that is not done
-    _learn: Any = field(default=None, init=False)
-
-    def resume(self) -> 'CrossValidation':
-        "Train the folds that an interrupt or an error left, and continue one that was stopped"
-        while len(self.learners) < self.k:
-            if self._pair is None: self._pair = next(self.pairs)
-            learn = self._learn
-            is_begun = learn is not None and learn.stopped is not None
-            if not is_begun:
-                self._learn = learn = self.make(*self._pair)
-                _check_new(learn, self.learners)
-            try: learn.resume() if is_begun else learn.fit(**self.fit)
-            except BaseException as e:
-                e.cross_validation = self
-                e.add_note(f'{self._state}: `cv = sys.last_value.cross_validation` has what is done, and '
-                           'cv.resume() trains the rest')
-                raise
-            if learn.stopped is not None: break
-            self.learners.append(learn)
-            self._pair = self._learn = None
-        return self
-
-    @property
-    def _state(self): return f'{len(self.learners)} of {self.k} folds are trained'
+# %% ../../nbs/look/16_folds.ipynb #4b33c43b
+class _FoldTable:
+    "A table of folds: what each learner reached in validation, mean and deviation"
+    learners: list[Any]
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -69,9 +40,8 @@ class CrossValidation:
     @property
     def std(self) -> dict[str, float]:
         "Return the standard deviation of each column over the folds, with n - 1"
-        rows, mean = self.rows, self.mean
-        if len(rows) < 2: return dict.fromkeys(mean, float('nan'))
-        return {k: (sum((o[k] - m)**2 for o in rows)/(len(rows) - 1))**.5 for k, m in mean.items()}
+        rows, mean, n = self.rows, self.mean, len(self.learners) - 1
+        return {k: (sum((o[k] - m)**2 for o in rows)/n)**.5 if n else nan for k, m in mean.items()}
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
@@ -80,17 +50,9 @@ class CrossValidation:
         cells = [[str(fold), *(format_value(row[k]) for k in names)] for fold, row in rows.items()]
         return [['fold', *names], *cells]
 
-    @property
-    def _note(self):
-        return '' if len(self.learners) == self.k else f'{self._state}: resume() trains the rest'
-
-    def __repr__(self):
-        table = text_table(self.lines()) if self.learners else ''
-        return '\n'.join(filter(None, [table, self._note]))
-
+    def __repr__(self): return text_table(self.lines()) if self.learners else ''
     def _repr_html_(self):
-        table = html_table(self.lines(), bold=len(self.learners)) if self.learners else ''
-        return table + (f'<div>{self._note}</div>' if self._note else '')
+        return html_table(self.lines(), bold=len(self.learners)) if self.learners else ''
 
 # %% ../../nbs/look/16_folds.ipynb #950e7f06
 def _memory(learn):
@@ -113,6 +75,45 @@ def _check_new(learn, before):
             f'the model of fold {n} is that of fold {i}, which has trained on its validation data: {advice}')
     if learn.valid_dl is None:
         raise ValueError('the learner has no valid_dl: pass it the second argument of make')
+
+# %% ../../nbs/look/16_folds.ipynb #616aa0d1
+@dataclass(repr=False, eq=False)
+class CrossValidation(_FoldTable):
+    "The learners of k folds, and a table of their validation: a row for each, mean and deviation"
+    make: Callable      # `make(train, valid)` → a new learner
+    pairs: Iterator     # of (train, valid)
+    k: int              # number of folds
+    fit: dict           # arguments of `learn.fit`
+    learners: list[Any] = field(default_factory=list, init=False)   # of the folds; their mean is an ensemble
+    _pair: Any = field(default=None, init=False)        # data and learner of a fold that is not done
+    _learn: Any = field(default=None, init=False)
+
+    def resume(self) -> 'CrossValidation':
+        "Train the folds that an interrupt or an error left, and continue one that was stopped"
+        while len(self.learners) < self.k:
+            if self._pair is None: self._pair = next(self.pairs)
+            learn = self._learn
+            is_begun = learn is not None and learn.stopped is not None
+            if not is_begun:
+                self._learn = learn = self.make(*self._pair)
+                _check_new(learn, self.learners)
+            try: learn.resume() if is_begun else learn.fit(**self.fit)
+            except BaseException as e:
+                e.cross_validation = self
+                e.add_note(f'{self._state()}: `cv = sys.last_value.cross_validation` has what is '
+                           'done, and cv.resume() trains the rest')
+                raise
+            if learn.stopped is not None: break
+            self.learners.append(learn)
+            self._pair = self._learn = None
+        return self
+
+    def _state(self): return f'{len(self.learners)} of {self.k} folds are trained'
+    def _note(self):
+        return '' if len(self.learners) == self.k else f'{self._state()}: resume() trains the rest'
+    def __repr__(self): return '\n'.join(filter(None, [super().__repr__(), self._note()]))
+    def _repr_html_(self):
+        return super()._repr_html_() + (f'<div>{self._note()}</div>' if self._note() else '')
 
 # %% ../../nbs/look/16_folds.ipynb #950e7f07
 def cross_validate(

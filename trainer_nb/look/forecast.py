@@ -100,12 +100,11 @@ class Forecast:
         return f'a training step takes {format_bytes(self.peak)}{limit}: {parts}'
 
 # %% ../../nbs/look/12_forecast.ipynb #fc00011a
-def _by(place, held):
-    "Sum bytes by kind (0) or by layer (1)"
+def _sums(pairs):
+    "Sum bytes by name, where there are any"
     res = Counter()
-    for key, n in held.items():
-        if place == 0 or key[0] == 'activations': res[key[place]] += n
-    return {k: n for k, n in res.items() if n}
+    for name, n in pairs: res[name] += n
+    return dict(+res)
 
 def forecast_of(learn: Learner,
     most: int = 64,     # batches, at most, until two optimizer steps are done
@@ -122,5 +121,6 @@ def forecast_of(learn: Learner,
                 while twin.state.optimizer_step < end and most:
                     twin.phase.run(twin, [batch])
                     most -= 1
-        limit = memory_in_use(learn.device)[1]
-        return Forecast(meter.peak, _by(0, meter.at_peak), _by(1, meter.at_active), limit)
+        parts = _sums((kind, n) for (kind, _), n in meter.at_peak.items())
+        layers = _sums((o, n) for (kind, o), n in meter.at_active.items() if kind == 'activations')
+        return Forecast(meter.peak, parts, layers, memory_in_use(learn.device)[1])

@@ -26,8 +26,7 @@ from .samples import are_samples, batch_parts
 def _without_reduction(loss_fn):
     "Return the loss function or module with `reduction='none'`; None if it has no `reduction`"
     if isinstance(loss_fn, nn.Module):
-        known = 'none', 'mean', 'sum', 'batchmean'
-        if getattr(loss_fn, 'reduction', None) not in known: return None
+        if getattr(loss_fn, 'reduction', None) not in ('none', 'mean', 'sum', 'batchmean'): return None
         res = copy(loss_fn)
         res.reduction = 'none'
         return res

@@ -122,7 +122,8 @@ def _no_gradient(o):
 @check('Start with random weights', 'watch')
 def _symmetric(o):
     "Do units differ?"
-    if o.equal_rows: return f'all units of {listed(o.equal_rows)} are the same, and stay the same'
+    names = o.watch.equal_rows
+    if names: return f'all units of {listed(names)} are the same, and stay the same'
 
 # %% ../../nbs/look/08_model_checks.ipynb #7c1e8482
 @check('Use ReLU, residual connections or normalization, or fewer layers', 'watch.grads')

@@ -133,8 +133,7 @@ def wav(x: Tensor, rate: int) -> bytes:
 # %% ../../nbs/look/00_pictures.ipynb #23b5789f
 def is_mask(target: Any, h: int, w: int) -> bool:
     "Return whether a target has a class id for each pixel of a picture of that size"
-    if not isinstance(target, Tensor): return False
-    if target.shape not in ((h, w), (1, h, w)): return False
+    if not isinstance(target, Tensor) or target.shape not in ((h, w), (1, h, w)): return False
     return not target.is_floating_point() or bool(((target == 0) | (target == 1)).all())
 
 # %% ../../nbs/look/00_pictures.ipynb #05ba1f5c

@@ -28,14 +28,10 @@ _KINDS = {      # names of losses → what they take
 
 def loss_kind(loss_fn: Any) -> str | None:
     "Return what a loss takes: 'classes', 'nll', 'logits', 'shares', 'numbers'; None: not known"
-    name = _loss_name(loss_fn)
+    name = maker_of(loss_fn).__name__.lower()   # of a function, class, or what a `partial` calls
     return next((kind for names, kind in _KINDS.items() if name in names.split()), None)
 
-def _loss_name(loss_fn):
-    "Return the lower-case name of a loss function, of its class, or of what a `partial` calls"
-    return maker_of(loss_fn).__name__.lower()
-
-def _is_named(loss_fn, *words): return any(o in _loss_name(loss_fn) for o in words)
+def _is_named(loss_fn, *words): return any(o in maker_of(loss_fn).__name__.lower() for o in words)
 
 def _is_binary(loss_fn): return _is_named(loss_fn, 'binary', 'bce', 'softmargin', 'soft_margin')
 
@@ -134,11 +130,7 @@ def ids_of(p: Tensor, t: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor]:
 
 # %% ../../nbs/look/15_predictions.ipynb #1a90820e
 def chances_of(results: Any, at: list[int]) -> Tensor | None:  # (len(at), classes) float
-    """Return what the model says of the classes of some samples, with one class each
-
-    None for other tasks, and for predictions that are neither probabilities nor logits of the loss:
-    a softmax of other numbers would be no probability.
-    """
+    "Return the probabilities of the classes of some samples, with one class each; None if unknown"
     p, t = results.pred, results.targ
     if not isinstance(p, Tensor) or not isinstance(t, Tensor) or not results.are_scores: return None
     if not p.is_floating_point() or t.numel() != len(t): return None

@@ -41,6 +41,23 @@ def regression_scores(pred: Tensor, targ: Tensor) -> dict[str, Tensor]:
     rmse = err.square().mean(0).sqrt()
     return {'r2': r2, 'mae': err.abs().mean(0), 'rmse': rmse, 'bias': err.mean(0)}
 
+# %% ../../nbs/look/14_report.ipynb #2326ef88
+def _averages(scores):
+    "Average scores over classes: each the same, and by support; nan does not count"
+    support, rows = scores['support'], []
+    for name, w in ('mean', torch.ones_like(support)), ('mean by support', support):
+        means = {k: (v*w).nansum()/w[~v.isnan()].sum().clamp(min=1) for k, v in scores.items()}
+        means['support'] = support.sum()
+        rows.append({'name': name, **{k: v.item() for k, v in means.items()}})
+    return rows
+
+def _residual_plot(pred, residuals):
+    fig, [ax] = new_figure(6.4, 3.2)
+    ax.scatter(pred, residuals, s=8, alpha=.5, linewidths=0)
+    ax.axhline(0, color=GREY, linewidth=1)
+    ax.set(xlabel='prediction', ylabel='prediction − target')
+    return fig
+
 # %% ../../nbs/look/14_report.ipynb #396ee55b
 @dataclass(repr=False, eq=False)
 class Report:
@@ -63,24 +80,12 @@ class Report:
         shares = 'precision', 'recall', 'f1', 'dice', 'iou', 'ap', 'ap_50'
         formats = {'support': ',.0f', **dict.fromkeys(shares, '.3f')}
         def cell(k, v): return format(v, formats.get(k, '.4g'))
-        rows = self.rows
-        if self.means:
-            w = self.scores['support']
-            for name, weight in {'mean': torch.ones_like(w), 'mean by support': w}.items():
-                def mean(v, weight=weight):
-                    return (v*weight).nansum()/weight[~v.isnan()].sum().clamp(min=1)
-                means = {k: mean(v).item() for k, v in self.scores.items()}
-                rows.append({'name': name, **means, 'support': w.sum().item()})
+        rows = self.rows + (_averages(self.scores) if self.means else [])
         return [['', *self.scores], *([o['name'], *(cell(k, o[k]) for k in self.scores)] for o in rows)]
 
     def figure(self) -> Any:  # matplotlib `Figure`, or None if there is nothing to plot
         "Plot residuals by prediction"
-        if self.points is None: return None
-        fig, [ax] = new_figure(6.4, 3.2)
-        ax.scatter(*self.points, s=8, alpha=.5, linewidths=0)
-        ax.axhline(0, color=GREY, linewidth=1)
-        ax.set(xlabel='prediction', ylabel='prediction − target')
-        return fig
+        return None if self.points is None else _residual_plot(*self.points)
 
     def __repr__(self):
         worst = f'\n\nlargest losses\n{self.worst!r}' if self.worst is not None else ''
@@ -179,10 +184,7 @@ def _forecasts(results: Any) -> tuple[Tensor, Tensor]:  # (n, horizon, quantiles
                      '(n, horizon, quantiles) or (n, quantiles, horizon)')
 
 def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises ValueError
-    """Compute each sample's error, also in steps of its history, and how often the interval is right
-
-    'mase' is there if the first input is a history, and 'in interval' if there are quantiles.
-    """
+    "Compute each sample's error, also in steps of a history, and how often an interval is right"
     pred, targ = _forecasts(results)
     errors = (pred[..., pred.size(2)//2] - targ).abs().mean(1)
     res = {'mae': errors}
@@ -196,10 +198,9 @@ def _forecast_scores(results: Any) -> dict[str, Tensor]:     # (n,) each; raises
 def _chart(title, past, targ, pred):
     "Draw a forecast, (horizon, quantiles), over its history, whose last step is 0"
     before, ahead = [*range(1 - len(past), 1)], [*range(1, 1 + len(targ))]
-    middle = pred[:, pred.size(1)//2]
     lines = [Line(before, past.tolist(), GREY, 'history'),
              Line(ahead, targ.tolist(), COLORS[0], 'target', points=True),
-             Line(ahead, middle.tolist(), COLORS[1], 'forecast', points=True)]
+             Line(ahead, pred[:, pred.size(1)//2].tolist(), COLORS[1], 'forecast', points=True)]
     if pred.size(1) > 1:
         for name, bound in ('interval', pred.amin(1)), ('', pred.amax(1)):
             lines.append(Line(ahead, bound.tolist(), COLORS[1], name, 1., RAW))

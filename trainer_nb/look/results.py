@@ -143,11 +143,8 @@ class Results:
         "Count which class was predicted for which"
         return count_confusion(self, n_classes)
 
-    def report(self) -> Report:
-        """Compute precision, recall, F1, support by class or label; residuals and R² of a regression
-
-        Boxes with a score of at least `min_score` count; mAP (trainer_nb[detection]) counts all.
-        """
+    def report(self) -> Report:  # boxes of `min_score` count; for mAP, trainer_nb[detection], all
+        "Compute precision, recall, F1, support by class or label; residuals and R² of a regression"
         return make_report(self)
 
 # %% ../../nbs/look/03_results.ipynb #t0pl0551
@@ -256,7 +253,8 @@ def _run(learn, dl, collect, is_single):
 def results_of(learn: Learner,
     dl: Any = None,        # loader or tuple, as for `validate`; None: `valid_dl`
     *,
-    loss: Callable|None = None,     # `f(pred, targ)` → (n,) tensor; None: `loss_fn` without reduction
+    loss: Callable|None = None,     # `f(pred, targ)` → (n,); None: `loss_fn` without reduction, or
+                                    # your own step, or a model with its own loss, in batches of one
     keep: Callable|None = None,     # a batch's predictions → what to keep: `lambda p: p.argmax(1)`
     classes: Sequence|Mapping|None = None,      # this and the next five as in `show_batch`
     decode: Callable|None = None,
@@ -266,11 +264,7 @@ def results_of(learn: Learner,
     rate: int|None = None,
     min_score: float = .5,          # of predicted boxes to show and count
 ) -> Results:
-    """Return predictions, targets and losses of each sample, in evaluation mode
-
-    Your own step, or a model with its own loss, runs once for each sample, with batches of one,
-    unless you pass `loss`. RNG states are restored afterwards.
-    """
+    "Return predictions, targets and losses of each sample, in evaluation mode"
     with folded():
         for name, f in ('loss', loss), ('keep', keep):
             if f is not None and not callable(f): raise TypeError(f'{name} is {f!r}: expected a function')

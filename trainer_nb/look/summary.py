@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base import folded, format_bytes, listed, printable, tensors_in
 from ..draw import ALARM
-from ..loop import Hook, Learner, as_count, refuse_script
+from ..loop import LambdaHook, Learner, as_count, refuse_script
 from .batch import Seen, run_once
 from .forecast import Forecast, forecast_of
 
@@ -51,13 +51,13 @@ def _shapes(x, most=4):
 # %% ../../nbs/look/05_summary.ipynb #fea14ee8
 class _Tracer:
     "Notes what the modules of a model get and return"
-    def __init__(self, model, opts, flops):
-        self.flops, self.handles, self.batch = flops, [], ''
+    def __init__(self, learn, flops):
+        self.flops, self.handles, self.batch = flops, [], _shapes(learn.batch)
         self.open, self.ran = [], []    # (layer, FLOPs before) of calls that have not returned; layers
         groups = {}
-        for opt in opts:
+        for opt in learn.opts.values():
             for g in opt.param_groups: groups |= {id(p): g for p in g['params']}
-        self.layers = {m: self._layer(name, m, groups) for name, m in model.named_modules()}
+        self.layers = {m: self._layer(name, m, groups) for name, m in learn.model.named_modules()}
         for m in self.layers:
             self.handles += [m.register_forward_pre_hook(self._enter, with_kwargs=True),
                              m.register_forward_hook(self._leave, with_kwargs=True)]
@@ -87,23 +87,8 @@ class _Tracer:
     def close(self):
         for o in self.handles: o.remove()
 
-# %% ../../nbs/look/05_summary.ipynb #fc9b48ec
-class _AfterLoss(Hook):
-    "Trace the modules from the first batch to its loss, and end the pass"
-    in_dry_run, ord = True, float('inf')
-    def __init__(self, flops): self.flops, self.tracer = flops, None
-    def __deepcopy__(self, memo): return self       # the dry run would work with a copy
-
-    def before_step(self, learn):
-        self.tracer = _Tracer(learn.model, learn.opts.values(), self.flops)
-        self.tracer.batch = _shapes(learn.batch)
-
-    def after_loss(self, learn): raise Seen
-    def after_step(self, learn): raise Seen        # of a step without a loss
-
 # %% ../../nbs/look/05_summary.ipynb #982ac23f
 _HEAD = 'layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs'
-_ROWS = 60       # of a table; of deeper models, the inner levels are left out
 
 def _count(n):
     "1,234, 12.3 M"
@@ -126,11 +111,41 @@ def _cells(o):
     n_params, flops = known('{:,}'.format, o.n_params), known(_count, o.flops)
     return [name, o.kind, shape, n_params, trained, memory, out, flops]
 
+# %% ../../nbs/look/05_summary.ipynb #26900427
+_ROWS = 60       # of a table; of deeper models, the inner levels are left out
+
+def _chosen(layers, depth):
+    "Choose the layers to show: all, or the outer levels and those beside the failing one"
+    depths, failed = [o.depth for o in layers], next((o for o in layers if o.is_failed), None)
+    fit = [d for d in range(max(depths), 0, -1) if sum(o <= d for o in depths) <= _ROWS]
+    depth = depth or (fit or [1])[0]
+    def is_near(o):
+        return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
+    return [o for o in layers if o.depth <= depth or is_near(o)]
+
+def _lines(layers, shown, forecast):
+    "Write layers as a table; rates and decays where there are several"
+    columns = dict(zip(_HEAD, zip(*map(_cells, shown))))
+    for name, k in ('lr', 'lrs'), ('weight decay', 'decays'):
+        if len(set().union(*(getattr(o, k) for o in layers))) > 1:
+            columns[name] = [_between(getattr(o, k)) for o in shown]
+    if forecast is not None:
+        held = [forecast.of(o.name) for o in shown]
+        columns['activations'] = [format_bytes(n) if n else '' for n in held]
+    return [list(row) for row in zip(*([name, *cells] for name, cells in columns.items()))]
+
+def _text(lines):
+    "Align names on the left, numbers on the right"
+    lines = [[printable(c) for c in row] for row in lines]
+    widths = [max(map(len, o)) for o in zip(*lines)]
+    sides = [str.ljust]*3 + [str.rjust]*(len(widths) - 3)
+    return ['  '.join(f(c, w) for f, c, w in zip(sides, row, widths)).rstrip() for row in lines]
+
 # %% ../../nbs/look/05_summary.ipynb #d494fcc2
 @dataclass(repr=False)
 class Summary:
     "Layers of a model; a table in a notebook, text elsewhere"
-    layers: list                # `Layer`s, in the order in which they ran
+    layers: list                # `Layer`s, the model first, then in the order in which they ran
     batch: str = ''             # shapes of the batch
     error: Exception|None = None    # raised by the forward pass
     depth: int|None = None      # levels to show; None: as many as fit
@@ -138,36 +153,21 @@ class Summary:
     forecast: Forecast|None = None  # of a step's memory, with `memory=True`
 
     @property
-    def root(self) -> Layer: return next(o for o in self.layers if not o.name)
+    def root(self) -> Layer: return self.layers[0]
     @property
     def n_params(self) -> int: return self.root.n_params
     @property
     def n_trained(self) -> int: return self.root.n_trained
     @property
     def flops(self) -> int: return self.root.flops
-    @property
-    def _failed(self): return next((o for o in self.layers if o.is_failed), None)
 
     def shown(self) -> list[Layer]:
         "Return the layers to show: all, or the outer levels and those beside the failing one"
-        depths, failed = [o.depth for o in self.layers], self._failed
-        fit = [d for d in range(max(depths), 0, -1) if sum(o <= d for o in depths) <= _ROWS]
-        depth = self.depth or (fit or [1])[0]
-        def is_near(o):
-            return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
-        return [o for o in self.layers if o.depth <= depth or is_near(o)]
+        return _chosen(self.layers, self.depth)
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        shown = self.shown()
-        columns = dict(zip(_HEAD, zip(*map(_cells, shown))))
-        for name, k in ('lr', 'lrs'), ('weight decay', 'decays'):
-            if len(set().union(*(getattr(o, k) for o in self.layers))) > 1:
-                columns[name] = [_between(getattr(o, k)) for o in shown]
-        if self.forecast is not None:
-            held = [self.forecast.of(o.name) for o in shown]
-            columns['activations'] = [format_bytes(n) if n else '' for n in held]
-        return [list(row) for row in zip(*([name, *cells] for name, cells in columns.items()))]
+        return _lines(self.layers, self.shown(), self.forecast)
 
     def notes(self) -> list[str]:
         "Return the lines below the table: totals, and what is not shown"
@@ -176,26 +176,15 @@ class Summary:
     @property
     def message(self) -> str:  # '' without an error
         "The error, and where it arose"
-        if self.error is None: return ''
-        o = self._failed
-        where = f'{o.name or "the model"} ({o.kind}) failed' if o else 'after the model, the step failed'
-        first = [*str(self.error).strip().splitlines(), ''][0]
-        return f'✗ {where}: {type(self.error).__name__}: {first}'
+        return '' if self.error is None else _message(self.error, self.layers)
 
     def __repr__(self):
-        lines = [[printable(c) for c in row] for row in self.lines()]
-        widths = [max(map(len, o)) for o in zip(*lines)]
-        sides = [str.ljust]*3 + [str.rjust]*(len(widths) - 3)
-        rows = ['  '.join(f(c, w) for f, c, w in zip(sides, row, widths)).rstrip() for row in lines]
-        return '\n'.join([*rows, *self.notes(), *filter(None, [self.message])])
-
-    def _repr_html_(self):
-        mark = f'border-left:3px solid {ALARM};padding-left:6px'
-        res = _html_table(self) + ''.join(f'<div>{escape(o)}</div>' for o in self.notes())
-        return f'{res}<div style="{mark}"><b>{escape(self.message)}</b></div>' if self.message else res
+        return '\n'.join([*_text(self.lines()), *self.notes(), *filter(None, [self.message])])
+    def _repr_html_(self): return _html(self)
 
 # %% ../../nbs/look/05_summary.ipynb #46aebf45
 def _notes(s):
+    "List the lines below the table"
     o, rest = s.root, len(s.layers) - len(s.shown())
     inner = sum(o.out_bytes for o in s.layers if o.is_leaf)
     res = [f'batch: {s.batch}'] if s.batch else []
@@ -212,8 +201,15 @@ def _notes(s):
     if rest: res.append(f'{rest} inner layers are not shown: learn.summary(depth=...)')
     return res
 
-def _html_table(s):
-    "Write the table: names on the left, numbers on the right, a line below a layer that failed"
+def _message(error, layers):
+    "Write which layer raised an error; without one, the rest of the step did"
+    found = [f'{o.name or "the model"} ({o.kind}) failed' for o in layers if o.is_failed]
+    where = [*found, 'after the model, the step failed'][0]
+    first = [*str(error).strip().splitlines(), ''][0]
+    return f'✗ {where}: {type(error).__name__}: {first}'
+
+def _html(s):
+    "Write the table, names on the left and numbers on the right, and what is below it"
     base = 'padding:2px 8px;line-height:20px;white-space:nowrap;text-align:'
     def row(tag, cells, style=''):
         def cell(c, side): return f'<{tag} style="{base}{side}">{escape(c)}</{tag}>'
@@ -221,8 +217,11 @@ def _html_table(s):
     head, *rows = s.lines()
     failed = f'font-weight:bold;border-bottom:2px solid {ALARM}'
     body = ''.join(row('td', cells, failed if o.is_failed else '') for o, cells in zip(s.shown(), rows))
+    below = [f'<div>{escape(o)}</div>' for o in s.notes()]
+    mark = f'border-left:3px solid {ALARM};padding-left:6px'
+    if s.message: below.append(f'<div style="{mark}"><b>{escape(s.message)}</b></div>')
     return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
-            f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>')
+            f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>{"".join(below)}')
 
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
 def summary_of(learn: Learner,
@@ -234,19 +233,20 @@ def summary_of(learn: Learner,
         from torch.utils.flop_counter import FlopCounterMode
         if depth is not None: as_count('depth', depth)
         refuse_script(learn.model, 'summary')
+        found, error = [], None
+        def begin(learn): found.append(_Tracer(learn, flops))
+        def end(learn): raise Seen
+        hook = LambdaHook(before_step=begin, after_loss=end, after_step=end, ord=float('inf'))
         with FlopCounterMode(display=False) as flops:
-            hook, error = _AfterLoss(flops), None
-            if learn.train_dl is None and learn.valid_dl is None:
-                tracer = _Tracer(learn.model, learn.opts.values(), flops)
-                tracer.close()
-                return Summary([*tracer.layers.values()], depth=depth)
-            try: run_once(learn, hook)
+            has_data = learn.train_dl is not None or learn.valid_dl is not None
+            try: run_once(learn, hook) if has_data else begin(learn)
             except Exception as e:
-                if hook.tracer is None: raise       # the data failed, not the model
+                if not found: raise       # the data failed, not the model
                 error = e.with_traceback(None)
             finally:
-                if hook.tracer is not None: hook.tracer.close()
-        res = _summary_of(hook.tracer, error, depth)
+                for o in found: o.close()
+        if not has_data: return Summary([*found[0].layers.values()], depth=depth)
+        res = _summary_of(found[0], error, depth)
         if memory and error is None: res.forecast = forecast_of(learn)
         return res
 
