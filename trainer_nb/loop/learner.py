@@ -26,7 +26,10 @@ from trainer_nb.base import (
     with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .fit import BoundSteps, Fit, _misplaced, close_epoch, close_valid, running_fit
+from trainer_nb.loop.fit import (
+    BoundSteps, Fit, _misplaced, close_epoch, close_valid, go_back, match_loaders, open_epoch,
+    open_valid, put_back, running_fit, wants_last_valid
+)
 from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
@@ -600,8 +603,8 @@ class Learner(Hooked):
             hooks = as_hooks(hooks)
             if keep_best:
                 hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
-            plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks,
-                        resume, on_interrupt)
+            plan = Plan(n_epochs, max_steps, valid_first, hooks, resume, on_interrupt,
+                        valid_every=valid_every, valid_every_epochs=valid_every_epochs)
             plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
@@ -613,7 +616,7 @@ class Learner(Hooked):
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and self._resume_from(resume):
                     fit.plan.begin(self.state)
-                    fit.put_back(self)
+                    put_back(fit, self)
                 else: self._start(fit, rates)
                 if not self._looked.is_done(self): self._looked.look(self, fit.steps.do)
                 self._run(fit, interrupts)
@@ -631,7 +634,7 @@ class Learner(Hooked):
     def _run(self, fit, interrupts):
         "Train and validate, epoch by epoch, until the fit is done"
         while fit.is_due(self):
-            is_new = fit.open_epoch(self)
+            is_new = open_epoch(fit, self)
             self.phase.training = True      # that of the fit, also after the epoch's passes
             try:
                 with _Opened(self, fit.train) as phase:
@@ -640,7 +643,7 @@ class Learner(Hooked):
                     if is_new: self.calls.fire('before_epoch', self)
                     batches = None
                     while not fit.is_trained:
-                        if fit.wants_valid(self): self._validate(fit)
+                        if fit.plan.wants_valid(self.state): self._validate(fit)
                         if fit.is_over(self):
                             phase.pass_.leave()
                             break
@@ -650,19 +653,19 @@ class Learner(Hooked):
                     if not self.state.batch_idx: raise ValueError(
                         'train_dl yielded no batch: is it empty, or a generator that was used up?')
                     fit.is_trained = True
-                    if fit.wants_last_valid(self): self._validate(fit)
+                    if wants_last_valid(fit, self): self._validate(fit)
             except CancelEpoch:
                 for opt in self.opts.values(): opt.zero_grad()
                 for open_phase in fit.phases.values(): open_phase.pass_.leave()
                 self._cancel('epoch')
             except GoBack as e:
-                fit.go_back(self, *e.args)
+                go_back(fit, self, *e.args)
                 continue
             close_epoch(fit, self, interrupts)
 
     def _validate(self, fit):
         "Run the validation pass of a fit, or the rest of a stopped one, and record its values"
-        with evaluating(fit.open_valid(self), self, fit.modes) as phase:
+        with evaluating(open_valid(fit, self), self, fit.modes) as phase:
             phase.requests, batches = self.requests, phase.batches(self)
             while not phase.run(self, batches): fit.answer(self)
             phase.check_any()
@@ -677,9 +680,9 @@ class Learner(Hooked):
             if fit is None: raise RuntimeError(
                 'nothing to resume: no fit was stopped between two batches, or another fit has '
                 'begun or its optimizer was replaced since')
-            fit.match_loaders(self)
+            match_loaders(fit, self)
             with running_fit(fit, self) as interrupts, interrupts.open():
-                fit.put_back(self)
+                put_back(fit, self)
                 self._run(fit, interrupts)
         return self.history
 

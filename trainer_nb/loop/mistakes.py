@@ -187,6 +187,21 @@ def _miscounted(dl, batch, n):
     if isinstance(batch, (int, float, str)) or sample_counts(batch): return None
     return f'the samples in a {type(batch).__name__} cannot be counted: it counts as 1'
 
+def _parts_of(learn):
+    "Return the parts whose first batch is checked"
+    step = vars(learn).get('train_step', type(learn))
+    return learn.model, learn.loss_fn, learn.train_dl, step, *(m.f for m in learn.metrics)
+
+def _around_once(do, name, before, after):
+    "Call two functions around the next call of a step"
+    step = do[name]
+    def once(*values):
+        do[name] = step
+        before()
+        step(*values)
+        after()
+    do[name] = once
+
 def _check_gradients(learn):
     "Warn if a user's hook wraps the backward and leaves no gradient"
     opt = learn.opts[learn.phase.opt_names[0]]
@@ -206,24 +221,14 @@ class Looked:
         self.n_entries = None       # entries of a training batch, inputs and target
         self.has_warned = False     # of a miscount
 
-    def _parts_of(self, learn):
-        step = vars(learn).get('train_step', type(learn))
-        return learn.model, learn.loss_fn, learn.train_dl, step, *(m.f for m in learn.metrics)
-
     def is_done(self, learn: Any) -> bool:
         "Return whether the first batch of these very parts was checked"
-        parts = self._parts_of(learn)
+        parts = _parts_of(learn)
         return len(parts) == len(self.parts) and all(map(operator.is_, parts, self.parts))
 
     def look(self, learn: Any, do: dict[str, Any]) -> None:
         "Check the first training batch before its backward, once"
-        backward = do['do_backward']
-        def do_backward(*values):
-            do['do_backward'] = backward
-            self._check(learn)
-            backward(*values)
-            _check_gradients(learn)
-        do['do_backward'] = do_backward
+        _around_once(do, 'do_backward', partial(self._check, learn), partial(_check_gradients, learn))
 
     def _check(self, learn):
         check_first(learn)
@@ -234,7 +239,7 @@ class Looked:
         if isinstance(phase.result, Mapping):
             if not learn.state.batch_idx: self.check_count(learn, learn.train_dl, phase.batch)
             phase.sums.look(phase.result, phase.result.get('n', learn.world.n))
-        self.parts = self._parts_of(learn)
+        self.parts = _parts_of(learn)
 
     def check_count(self, learn: Any, dl: Any, batch: Any) -> None:
         "Warn, once, that a batch may hold another number of samples than the loop counts"
