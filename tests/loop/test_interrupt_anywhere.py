@@ -159,7 +159,7 @@ def campaign(learn, pairs):
 
 def walk(learn, *moments, run=lambda learn: learn.fit(1)):
     "Return a dict: each place that `run(learn)` comes through after interrupts at these moments → how often"
-    with Injector(*moments) as injector, contextlib.suppress(KeyboardInterrupt): run(learn)
+    with contextlib.suppress(KeyboardInterrupt), Injector(*moments) as injector: run(learn)
     return Counter(injector.places)
 
 def choose(places, rand):

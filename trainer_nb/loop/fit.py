@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['OPEN', 'FIT_KINDS', 'BoundSteps', 'Stop', 'FitState', 'rank_state', 'load_rank_state', 'Fit', 'put_back', 'go_back',
-           'match_loaders', 'open_epoch', 'wants_last_valid', 'open_valid', 'close_valid', 'close_epoch', 'running_fit']
+           'match_loaders', 'open_epoch', 'wants_last_valid', 'open_valid', 'add_to_row', 'close_valid', 'close_epoch',
+           'running_fit']
 
 # %% ../../nbs/loop/17_fit.ipynb #f7413aea
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from itertools import chain, takewhile
@@ -21,12 +22,13 @@ from ..base import check_kinds, note_place, to_device
 from trainer_nb.data import (
     RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, source, warm_up
 )
+from .accumulate import check_column
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
 from .mistakes import BeforeFirst
 from .optim import named_parts, trained
 from .parts import check_parts
-from .plan import RESUMABLE, Bounds, Idle, Plan
+from .plan import RESUMABLE, FitBounds, Idle, Plan
 from trainer_nb.loop.snapshot import (
     get_modes, in_eval, load_object_states, object_states, set_buffers, set_modes, set_training
 )
@@ -73,7 +75,7 @@ def _passing(learn, calls):
     return do_step
 
 # %% ../../nbs/loop/17_fit.ipynb #fda0ae5c
-_BOUNDS = tuple(o.name for o in fields(Bounds))     # of the plan
+_BOUNDS = tuple(o.name for o in fields(FitBounds))     # of the plan
 _DONE = 'valid_values', 'validated_at', 'is_trained'        # in this epoch
 OPEN = 'train', 'valid', 'train_metrics', 'valid_metrics'   # what has a state of its own
 FIT_KINDS = {**dict.fromkeys((*_BOUNDS, *_DONE), (None, int, {str: object})),
@@ -315,6 +317,14 @@ def _row(fit, learn):
     return {'epoch': learn.state.epoch, **{'train_' + k: v for k, v in values.items()},
             **{'valid_' + k: v for k, v in valid.items()}, **mine, **lrs,
             'time_s': fit.time_s + perf_counter() - fit.opened}
+
+def add_to_row(row: dict, name: str, value: Any, lr_names: Collection[str]) -> None:
+    "Add a value to a row of the history; raises TypeError or ValueError"
+    check_column(name, lr_names)
+    value = value.item() if isinstance(value, Tensor) else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f'record got {value!r} for {name!r}: expected a number or a 0-d tensor')
+    row[name] = value
 
 def _fire_for(fit, event, learn, row):
     "Fire an event whose hooks may add values to a row of the history"
