@@ -25,12 +25,12 @@ from trainer_nb.data import (
 from .accumulate import check_column
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
-from .mistakes import BeforeFirst
+from .mistakes import before_first
 from .optim import named_parts, trained
 from .parts import check_parts
 from .plan import RESUMABLE, FitBounds, Idle, Plan
 from trainer_nb.loop.snapshot import (
-    get_modes, in_eval, load_object_states, object_states, set_buffers, set_modes, set_training
+    get_modes, load_object_states, object_states, set_buffers, set_modes, set_training
 )
 from .steps import DefaultResult, as_step
 
@@ -108,14 +108,16 @@ def _load_phases(phases, states, device):
 
 def _named_modes(fit, learn):
     "The modes of a fit's modules by name, and the names of those that it keeps in evaluation mode"
-    is_known = fit.valid is not None or not fit.is_running
-    modes = {id(m): training for m, training in (fit.modes if is_known else get_modes(*trained(learn)))}
+    are_current = fit.valid is not None or not fit.is_running
+    modes = fit.modes if are_current else get_modes(*trained(learn))
+    known = {id(m): training for m, training in modes}
     kept, parts = {id(m) for m in fit.kept or ()}, named_parts(learn, fit.model)
-    return {'modes': {k: modes.get(id(m), m.training) for k, m in parts.items()},
+    return {'modes': {k: known.get(id(m), m.training) for k, m in parts.items()},
             'kept': [k for k, m in parts.items() if id(m) in kept]}
 
-def _had_workers(fit, dl):
+def _had_workers(fit, learn, name):
     "Return whether a loader has worker processes, or had some at the stop"
+    dl = getattr(learn, name)
     return is_warm(dl) or not {*map(id, fit.warm)}.isdisjoint(map(id, each(dl)))
 
 def _starts_workers(fit, learn, name):
@@ -158,24 +160,24 @@ class FitState:
                 **{k: getattr(self, k) for k in _DONE}, **_open_states(self.phases),
                 'time_s': self.time_s + (perf_counter() - self.opened)*self.is_running,
                 **_named_modes(self, learn),
-                'warm': [k for k in ('train_dl', 'valid_dl') if _had_workers(self, getattr(learn, k))]}
+                'warm': [o for o in ('train_dl', 'valid_dl') if _had_workers(self, learn, o)]}
 
     def load_state_dict(self, learn: Any, state: dict[str, Any], plan: bool = False) -> None:
         "Take over the progress of another fit of the same parts, with `plan` its bounds, too"
         for k in _DONE: setattr(self, k, state[k])
-        mine, is_same = self.plan, self.plan.valid_every == state['valid_every']
+        is_same = self.plan.valid_every == state['valid_every']
         if plan:
-            for k in _BOUNDS: setattr(mine, k, state[k])
+            for k in _BOUNDS: setattr(self.plan, k, state[k])
             self.loaders = learn.train_dl, learn.valid_dl
-        elif is_same: mine.next_valid = state['next_valid']
+        elif is_same: self.plan.next_valid = state['next_valid']
         parts = named_parts(learn, learn.model)
         self.time_s = state['time_s']
         self.modes = [(m, state['modes'][k]) for k, m in parts.items() if k in state['modes']]
         self.kept = [parts[k] for k in state['kept'] if k in parts] if 'kept' in state else None
-        wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['train'] is not None: self.train = learn._new_phase(True, history=learn.history)
-        wants_valid = wants_valid and learn.valid_dl is not None
-        if state['valid'] is not None and wants_valid: self.valid = learn._new_phase(False)
+        wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
+        if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
+            self.valid = learn._new_phase(False)
         _load_phases(self.phases, state, learn.device)
         self.warm = [getattr(learn, o) for o in state['warm'] if _starts_workers(self, learn, o)]
 
@@ -213,7 +215,7 @@ class Fit(FitState):
         "Switch the model to training mode, and fire `before_fit`, which may switch parts back"
         set_training(trained(learn))
         learn.calls.fire('before_fit', learn)
-        if self.kept is None: self.kept = in_eval(trained(learn))
+        if self.kept is None: self.kept = [m for m, o in get_modes(*trained(learn)) if not o]
 
     def is_due(self, learn: Any) -> bool:
         "Between two epochs, return whether another is due; no interrupt in the last one is lost"
@@ -273,7 +275,7 @@ def match_loaders(fit: Fit, learn: Any) -> None:  # raises ValueError
             f'{name} was replaced in the middle of a pass, after {phase.pass_.n} of '
             f'{length(phase.pass_.dl) or "?"} batches: put the first one back to resume, or '
             'call fit, which begins with the new one')
-        if fit.rng_states is not None: fit.rng_states[1][i] = []      # those of the first one's generators
+        if fit.rng_states is not None: fit.rng_states[1][i] = []    # of the first one's generators
     fit.loaders = learn.train_dl, learn.valid_dl
 
 # %% ../../nbs/loop/17_fit.ipynb #f6522e0a
@@ -289,8 +291,7 @@ def open_epoch(fit: Fit, learn: Any) -> bool:
 
 def wants_last_valid(fit: Fit, learn: Any) -> bool:
     "After the training pass, return whether a validation is due, or open"
-    is_done = fit.validated_at == learn.state.optimizer_step
-    if learn.valid_dl is None or is_done: return False
+    if learn.valid_dl is None or fit.validated_at == learn.state.optimizer_step: return False
     return fit.valid is not None or fit.plan.validates(learn.state)
 
 def open_valid(fit: Fit, learn: Any) -> Any:  # `Phase`
@@ -335,8 +336,7 @@ def _fire_for(fit, event, learn, row):
 # %% ../../nbs/loop/17_fit.ipynb #6d62da1e
 def close_valid(fit: Fit, learn: Any) -> None:
     "Record the values of a validation"
-    step = learn.state.optimizer_step
-    sums = fit.valid.sums
+    step, sums = learn.state.optimizer_step, fit.valid.sums
     fit.valid_values, fit.validated_at, fit.valid = sums.means(), step, None
     learn.history.note(sums.names)
     values = {'valid_' + k: v for k, v in fit.valid_values.items()}
@@ -389,7 +389,7 @@ def _end_workers(fit, learn):
 @contextmanager
 def _reported(fit, learn):
     "Report to hooks how the fit ended; add notes to an error"
-    first = None if learn._looked.is_done(learn) else BeforeFirst(learn)
+    undo = None if learn._looked.is_done(learn) else before_first(learn)
     try:
         fit.steps = BoundSteps(learn)
         learn.phase.use(fit.steps, learn)
@@ -408,7 +408,7 @@ def _reported(fit, learn):
         if not fit.is_resumable:
             learn.cancelled = 'error'
             learn._explain(e)
-        if first is not None: first.put_back(learn)
+        if undo is not None: undo()
         note_place(e, f'raised {learn.position}', learn.batch)
         raise
     finally:
@@ -428,7 +428,10 @@ def running_fit(fit: Fit, learn: Any) -> Iterator[Interrupts]:
             learn.fitting = fit
             around.enter_context(learn.added_hooks(*fit.plan.hooks))
             for h in learn.hooks: around.enter_context(h.around_fit(learn))
-            with _open(fit, learn), _reported(fit, learn): yield interrupts
+            with _open(fit, learn), _reported(fit, learn):
+                if interrupts.n and 'interrupt' not in learn.requests:
+                    learn.requests.append('interrupt')      # asked before a hook set other requests
+                yield interrupts
         finally: learn.fitting = None
     asked = learn.cancelled == 'interrupt' or 'interrupt' in learn.requests or interrupts.n
     if not asked or fit.plan.on_interrupt == 'return' and interrupts.n < 2: return

@@ -8,7 +8,7 @@ __all__ = ['TrainingInterrupted', 'show_in_a_line', 'takes_interrupts', 'Interru
 # %% ../../nbs/loop/07_interrupts.ipynb #a2dc7457
 import os, signal, sys, threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -51,11 +51,7 @@ def _set_thread_modes(grad, autocast, depth):
 
 # %% ../../nbs/loop/07_interrupts.ipynb #1nterr02
 class _Gate:
-    """Count interrupts, and raise KeyboardInterrupt for those after the first `n_asked`
-
-    It raises only within `open()`; elsewhere they wait. Once it has been closed for `patience`
-    seconds, the next one raises anywhere.
-    """
+    "Count interrupts; those after the first `n_asked` raise in `open()` or `patience` s later"
     patience = 5.
     def __init__(self, n_asked: int):
         self.n, self.n_asked = 0, n_asked       # interrupts so far; how many of them are requests
@@ -87,7 +83,7 @@ class _Gate:
 
 # %% ../../nbs/loop/07_interrupts.ipynb #2f51ac4b
 class Interrupts(_Gate):
-    "Handle SIGINT in a `with` block: the first is a request, unless `at_once`; later ones raise in `open()`"
+    "Handle SIGINT in a `with` block: the first is a request, unless `at_once`; later ones raise"
     def __init__(self, learn: Any, at_once: bool = False):
         super().__init__(0 if at_once else 1)
         self.learn = learn
@@ -105,13 +101,6 @@ class Interrupts(_Gate):
 
     def _handle(self, sig, frame):
         if os.getpid() == self.pid and self.arrive(): self.learn.requests.append('interrupt')
-
-    def open(self) -> AbstractContextManager:
-        "Allow an interrupt at any line of a `with` block"
-        is_asked = self.n and self.n_asked
-        if is_asked and 'interrupt' not in self.learn.requests:
-            self.learn.requests.append('interrupt')     # a signal from before the loop started
-        return super().open()
 
     @contextmanager
     def closed(self) -> Iterator:

@@ -59,7 +59,6 @@ from .world import World
 class Phase:
     "One pass over one loader, and all that belongs to its current batch"
     training = False            # whether its losses train
-
     is_opening = False          # `before_valid` is being fired
     below = None                # the phase that it was opened in
     do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
@@ -107,8 +106,7 @@ class Phase:
         "Drop all references to the learner's parts; the pass and its sums stay"
         self.clear()
         self.model = self.loss_fn = self.below = None
-        self.do = self.step_fn = self.result_of = None
-        self.last_loss = None
+        self.do = self.step_fn = self.result_of = self.last_loss = None
         self.requests = ()
 
     def run(self,
@@ -157,8 +155,8 @@ def _check_result(result, training):    # raises TypeError or KeyError
     if not isinstance(result, Mapping): raise TypeError(
         f'the step returned a {type(result).__name__}: '
         "expected a dict with at least 'loss', a 0-d tensor")
-    if training: raise KeyError(
-        f"the step returned a dict without 'loss'; it has {', '.join(map(repr, result)) or 'nothing'}")
+    names = ', '.join(map(repr, result)) or 'nothing'
+    if training: raise KeyError(f"the step returned a dict without 'loss'; it has {names}")
 
 def _check_any(name, n):    # raises ValueError
     "Raise an error if a loader yielded no batch"
@@ -930,8 +928,7 @@ class Learner(Hooked):
     def lrs(self) -> list[Any]:     # numbers or 0-d tensors
         "Return the current learning rates of all param groups"
         groups = chain.from_iterable(o.param_groups for o in self.opts.values())
-        rates = [g['lr'] for g in groups]
-        return [o.clone() if isinstance(o, Tensor) else o for o in rates]
+        return [o.clone() if isinstance(o := g['lr'], Tensor) else o for g in groups]
 
     # where it is
 
@@ -989,7 +986,8 @@ class Learner(Hooked):
         """
         phase, row = self.phase, self.fitting and self.fitting.row
         is_valid = isinstance(phase, Validation)
-        if row is not None and not is_valid: return add_to_row(row, name, value, lr_names(self.opts))
+        if row is not None and not is_valid:
+            return add_to_row(row, name, value, lr_names(self.opts))
         sums = phase.current
         if sums is None and self.fitting is not None and self.fitting.train is not None:
             sums = self.fitting.train.sums

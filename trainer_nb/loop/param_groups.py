@@ -49,9 +49,8 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
 def named_parameters(owners: Iterable[nn.Module],
                      remove_duplicate: bool = True) -> dict[str, nn.Parameter]:
     "Return the parameters of the model and of the loss function, the latter as 'loss_fn.<name>'"
-    prefixes = '', 'loss_fn'
     return dict(chain.from_iterable(o.named_parameters(k, remove_duplicate=remove_duplicate)
-                                    for k, o in zip(prefixes, owners)))
+                                    for k, o in zip(('', 'loss_fn'), owners)))
 
 def found_names(what: str, pattern: str, named: Mapping, model: nn.Module) -> list[str]:
     "Return the names of parameters that a pattern means; raises ValueError about `what` without any"

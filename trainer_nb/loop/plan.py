@@ -29,6 +29,13 @@ def as_rate(name: str, value: Any) -> Any:
         raise ValueError(f'{name} is {value}: expected a finite number above 0')
     return value
 
+def _check_once(name, dl, n_epochs):
+    "Refuse a loader that can be read once for several epochs"
+    is_plain = type(dl).__module__ in ('builtins', 'itertools')     # others may restart
+    if hasattr(dl, '__next__') and is_plain and n_epochs > 1: raise ValueError(
+        f'{name} is a {type(dl).__name__}, which can be read once, and {n_epochs} epochs read it '
+        f'{n_epochs} times: pass a list, or an object whose __iter__ begins anew')
+
 # %% ../../nbs/loop/12_plan.ipynb #bddc632a
 def fit_rates(lr: Any, opts: Any) -> dict[str, Any]:
     "Return the learning rates of a fit by names of optimizers; raises TypeError or ValueError"
@@ -85,11 +92,8 @@ class TrainPass(Pass):
         self.state = state
         super().__init__(dl)
 
-    @property
-    def n(self) -> Any: return self.state.batch_idx
-
-    @n.setter
-    def n(self, n: Any) -> None: pass        # `state` is restored with the rest
+    # `state` is restored with the rest
+    n = property(lambda self: self.state.batch_idx, lambda self, n: None)
 
 # %% ../../nbs/loop/12_plan.ipynb #a76fcd64
 @dataclass(kw_only=True)
@@ -129,14 +133,6 @@ class FitBounds:
         epoch = state.epoch + 1
         is_due = epoch == self.end_epoch or not epoch % (self.valid_every_epochs or 1)
         return is_due or not self.has_steps(state)
-
-# %% ../../nbs/loop/12_plan.ipynb #bbf8c92e
-def _check_once(name, dl, n_epochs):
-    "Refuse a loader that can be read once for several epochs"
-    is_plain = type(dl).__module__ in ('builtins', 'itertools')     # others may restart
-    if hasattr(dl, '__next__') and is_plain and n_epochs > 1: raise ValueError(
-        f'{name} is a {type(dl).__name__}, which can be read once, and {n_epochs} epochs read it '
-        f'{n_epochs} times: pass a list, or an object whose __iter__ begins anew')
 
 # %% ../../nbs/loop/12_plan.ipynb #041a02b9
 @dataclass
@@ -184,9 +180,8 @@ class Idle:
 
     def check(self, state: Any) -> None:  # raises RuntimeError
         "Raise an error if it is too long; a scaler may skip some steps at first"
-        step = state.optimizer_step
-        self.n = self.n + 1 + state.batch_idx if step == self.stepped_at else 0
-        self.stepped_at = step
+        self.n = self.n + 1 + state.batch_idx if state.optimizer_step == self.stepped_at else 0
+        self.stepped_at = state.optimizer_step
         if self.n > 100: raise RuntimeError(
             f'no optimizer stepped in the last {self.n - 1} batches, so max_steps is never '
             'reached: does a hook cancel each step or epoch, or hold each step back?')
