@@ -155,8 +155,8 @@ def _check_result(result, training):    # raises TypeError or KeyError
     if not isinstance(result, Mapping): raise TypeError(
         f'the step returned a {type(result).__name__}: '
         "expected a dict with at least 'loss', a 0-d tensor")
-    names = ', '.join(map(repr, result)) or 'nothing'
-    if training: raise KeyError(f"the step returned a dict without 'loss'; it has {names}")
+    if training: raise KeyError(
+        f"the step returned a dict without 'loss'; it has {', '.join(map(repr, result)) or 'nothing'}")
 
 def _check_any(name, n):    # raises ValueError
     "Raise an error if a loader yielded no batch"
