@@ -37,10 +37,10 @@ def _of_features():
 
 def _of_save():
     from trainer_nb.save.best import load_best
-    from trainer_nb.save.checkpoint import load, save
+    from trainer_nb.save.checkpoint import load, resume_from, save
     from trainer_nb.save.export import export
     from trainer_nb.save.rewind import rewind
-    return load_best, load, save, export, rewind
+    return load_best, load, resume_from, save, export, rewind
 
 def _of_show():
     from trainer_nb.show.batch_size import find_batch_size
@@ -51,9 +51,10 @@ def _of_show():
 def _of_look():
     from trainer_nb.look.batch import show_batch
     from trainer_nb.look.doctor import doctor
+    from trainer_nb.look.predictions import as_frame
     from trainer_nb.look.results import results_of
     from trainer_nb.look.summary import summary_of
-    return show_batch, doctor, results_of, summary_of
+    return show_batch, doctor, as_frame, results_of, summary_of
 
 def _of_parallel():
     from trainer_nb.parallel.launch import launch
@@ -75,6 +76,7 @@ class Learner(BareLearner):
     results, summary = verb(_of_look, 'results_of'), verb(_of_look, 'summary_of')
     launch = verb(_of_parallel)
     start, check_resume = verb(_of_runs), verb(_of_runs)
+    _make_frame, _resume_from = verb(_of_look, 'as_frame'), verb(_of_save, 'resume_from')
 
     @property
     def ema(self):  # `EMA` or `SWA`, or None
@@ -96,17 +98,9 @@ class Learner(BareLearner):
         from trainer_nb.show.display import Display
         return Display(display)
 
-    def _make_frame(self, names, data, dl):
-        from trainer_nb.look.predictions import as_frame
-        return as_frame(self, names, data, dl)
-
     def _keep_best(self, hooks, keep_best):
         from trainer_nb.save.early_stopping import best_keeper
         return best_keeper(hooks, keep_best)
-
-    def _resume_from(self, source):
-        from trainer_nb.save.checkpoint import resume_from
-        return resume_from(self, source)
 
 # %% ../nbs/98_learner.ipynb #f0a1000b
 def load_learner(

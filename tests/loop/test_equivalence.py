@@ -1,11 +1,10 @@
-"`fit` computes what the plain loop computes, bit for bit, on each of the roads: parts, steps, batches by name, hooks"
+"`fit` computes what the plain loop computes, bit for bit, with batches by name and with hooks"
 from dataclasses import dataclass
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, make_learner, make_model, plain_loop, record, same, shuffled, weights
-from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import Hook
 from trainer_nb.loop.metrics import accuracy
 
@@ -29,9 +28,6 @@ def assert_equal(optim='sgd', loss_of=plain_loss, make=make_model, named=lambda 
     learn.fit(3)
     assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
     assert learn.history.epochs['valid_loss'] == pytest.approx(values, rel=1e-12)
-
-@pytest.mark.parametrize('optim', OPTIMS)
-def test_model_and_loss(optim): assert_equal(optim)
 
 class Output(dict):
     "A mapping whose entries are attributes too, as Hugging Face's outputs"
@@ -58,18 +54,6 @@ class Named:
 @pytest.mark.parametrize('output', [Output, DataOutput])
 def test_mapping_batches_and_a_model_with_its_own_loss(output):
     assert_equal('adamw', make=lambda: OwnLoss(output), named=Named, loss_fn=None)
-
-def own_loss(model, batch):
-    pred = model(batch[0])
-    return F.cross_entropy(pred, batch[1]) + .01*pred.square().mean()
-
-def own_step(batch, learn): return {'loss': own_loss(learn.model, batch)}
-
-class OwnLearner(Learner):
-    def train_step(self, batch): return own_step(batch, self)
-
-@pytest.mark.parametrize('own', [dict(train_step=own_step), dict(cls=OwnLearner)], ids=['function', 'method'])
-def test_own_step(own): assert_equal('adamw', own_loss, **own)
 
 class InputNoise(Hook):
     def before_step(self, learn):

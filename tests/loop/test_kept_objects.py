@@ -1,4 +1,4 @@
-"""What training changes outside of the learner is saved, resumed and left alone by lr_find,
+"""What training changes outside of the learner is saved and resumed,
 where `Learner(state=...)` names it"""
 import random
 
@@ -7,7 +7,6 @@ import numpy as np, pytest, torch, torch.nn.functional as F
 from common import batches, digest, make_learner, stop_at
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.features.gradients import GradAccum
-from trainer_nb.loop.hooks import Hook
 
 
 class Env:
@@ -55,16 +54,6 @@ def test_a_checkpoint_holds_them(kind, at, tmp_path):
     other.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
     assert digest(other) == digest(whole) and env.log == expected and len(expected) == 10
     assert type(env.position) is np.ndarray and env.position.dtype == np.float32
-
-@pytest.mark.parametrize('end', ['ends', 'fails'])
-def test_lr_find_leaves_them_alone(end):
-    class Fails(Hook):
-        def after_backward(self, learn):
-            if end == 'fails' and learn.state.batch_idx == 3: raise ZeroDivisionError
-    learn = start(use(env := Env()), hooks=[Fails()])
-    try: learn.lr_find(n_steps=12)
-    except ZeroDivisionError: pass
-    assert env.log == [] and not env.position.any() and env.rand.random() == random.Random(3).random()
 
 def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     learn = start(use(Env()), state={'a': ENV['now']})

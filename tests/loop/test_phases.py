@@ -132,8 +132,3 @@ def test_values_of_a_validation_and_of_an_epoch(tmp_path, at):
     rows = [json.loads(o) for o in (tmp_path/'log.jsonl').read_text().splitlines()]
     assert [o['of_epoch'] for o in rows if o['kind'] == 'epoch'] == [1.5, 2.5]
     assert [o['of_valid'] for o in rows if o['kind'] == 'valid'] == steps
-
-@pytest.mark.parametrize('name, value, error', [('lr', 1., ValueError), ('mine', 'text', TypeError)])
-def test_what_cannot_be_a_value_of_an_epoch(name, value, error):
-    hook = LambdaHook(after_epoch=lambda learn: learn.record(name, value))
-    with pytest.raises(error, match=name): make_learner(hooks=[hook]).fit(1)

@@ -69,9 +69,6 @@ def test_a_models_own_loss():
     preds = predict(lambda x: {'loss': x.mean(), 'logits': x})
     assert same(preds, {'loss': torch.stack([o.mean() for o in X.split(8)]), 'logits': X})
 
-def test_what_may_mean_several_things_is_refused():
-    with pytest.raises(ValueError, match=r'batch of 8 are a tensor of shape \(4, 8\).*one row'): predict(lambda x: x.T)
-
 def test_a_step_says_how_many_rows_there_are():
     def step(batch, learn): return {'pred': learn.model(batch[0]), 'n': 2*len(batch[0])}
     preds = make_learner(Says(lambda x: x.reshape(-1, 2)), loader(X, Y), train_step=step).predict(loader(X, Y))

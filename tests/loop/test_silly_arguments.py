@@ -17,6 +17,7 @@ SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''":
 CALLS = {
     'fit(n)': (lambda o: make_learner(train_dl=batches()[:1]).fit(o), ''),
     'fit(max_steps)': (lambda o: make_learner(train_dl=batches()[:1]).fit(max_steps=o), ''),
+    'fit(valid_every)': (lambda o: make_learner(valid_dl=batches()[:1]).fit(1, valid_every=o), 'None'),
     'fit(lr)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, lr=o), 'None'),
     'fit(on_interrupt)': (lambda o: make_learner(train_dl=batches()[:1]).fit(1, on_interrupt=o), ''),
     'Learner(seed)': (lambda o: make_learner(seed=o), 'None 0'),

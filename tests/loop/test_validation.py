@@ -1,12 +1,15 @@
-"Validation passes: before the first step, and the event when their values are known"
-import json
+"Validation passes: before the first step, in some epochs, and the event when their values are known"
+import json, math
 
 import pytest, torch, torch.nn.functional as F
 
-from common import batches, digest, make_learner, make_model, record, same, weights
+from common import batches, digest, make_learner, make_model, record, same, shuffled, stop_when, weights
+from trainer_nb.features.lr_scheduler import LRScheduler
 from trainer_nb.save.checkpoint import Checkpoint
+from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
+from trainer_nb.show.status import planned
 from trainer_nb.loop.metrics import accuracy
 
 
@@ -108,3 +111,52 @@ def test_it_is_logged_and_counted_by_the_bar(tmp_path, capsys):
     assert [(o['kind'], o['batch']) for o in lines][:2] == [('valid', 0), ('step', 1)]
     assert sum(o['kind'] == 'valid' for o in lines) == 3
     assert shares == [1.]
+
+
+# In every nth epoch
+
+def learner(*hooks):
+    torch.manual_seed(0)
+    return make_learner(train_dl=shuffled(20), valid_dl=batches(20), hooks=hooks, seed=1)
+
+def validated(learn): return [o['epoch'] for o in learn.history.valid_rows]
+
+def test_every_nth_epoch_and_the_last():
+    learn = learner()
+    learn.fit(5, valid_every_epochs=2)
+    assert validated(learn) == [1, 3, 4]
+    assert [math.isnan(o) for o in learn.history.epochs['valid_loss']] == [True, False, True, False, False]
+    learn.fit(2)
+    assert validated(learn) == [1, 3, 4, 5, 6]
+    steps = learner()
+    steps.fit(max_steps=10, valid_every_epochs=9)
+    assert validated(steps) == [2]
+    plain = learner()
+    plain.fit(5)
+    assert plain.history.steps == {k: v[:20] for k, v in learn.history.steps.items()}
+
+def test_a_stopped_validation_and_a_resumed_fit(tmp_path):
+    for at in (lambda l: l.training and l.history.n_steps == 10), (lambda l: not l.training and l.state.epoch == 1):
+        learn = learner()
+        learn.fit(5, valid_every_epochs=2, hooks=[stop_when(at)])
+        learn.save(tmp_path/'a.pt')
+        again = learner()
+        again.load(tmp_path/'a.pt')
+        again.resume()
+        assert validated(again) == [1, 3, 4]
+
+def test_hooks_that_watch_the_validation_wait_for_it(tmp_path):
+    plateau = LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), 'metric')
+    learn = learner(EarlyStopping(2), Checkpoint(tmp_path, monitor='valid_loss', keep=9), plateau)
+    learn.fit(6, valid_every_epochs=3)
+    assert validated(learn) == [2, 5]
+    assert learn.get_hook('Checkpoint').best()['epoch'] == 6
+    with pytest.raises(ValueError, match='valid_every_epochs is 0'): learn.fit(1, valid_every_epochs=0)
+    learn.valid_dl = None
+    with pytest.raises(ValueError, match='valid_every_epochs needs a valid_dl'): learn.fit(1, valid_every_epochs=2)
+
+def test_the_display_counts_them():
+    learn = learner()
+    seen = []
+    learn.fit(5, valid_every_epochs=2, hooks=[LambdaHook(before_epoch=lambda learn: seen.append(planned(learn)))])
+    assert seen == [(20, 3), (16, 3), (12, 2), (8, 2), (4, 1)]

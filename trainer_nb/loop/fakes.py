@@ -47,9 +47,7 @@ def _copied_twin(learn, copying):
 
 # %% ../../nbs/loop/24_fakes.ipynb #fb000007
 @contextmanager
-def without_values(
-    learn: Any,     # `Learner`
-) -> Iterator[tuple[Any, Any]]:     # a twin of it in a fit, and its first training batch, on tensors without values
+def without_values(learn: Any) -> Iterator[tuple[Any, Any]]:    # a twin in a fit, its first batch
     "Let a twin train on tensors that have no values and take no memory; raises RuntimeError if a step needs values"
     check_ready(learn)
     if not has_fakes(): raise RuntimeError('this version of torch has no tensors without values')

@@ -50,17 +50,43 @@ def _set_thread_modes(grad, autocast, depth):
     if now > depth == 0: torch.clear_autocast_cache()
 
 # %% ../../nbs/loop/07_interrupts.ipynb #1nterr02
-class Interrupts:
-    """Handle SIGINT in a `with` block: the first is a request, the second raises KeyboardInterrupt
-
-    With `at_once`, the first one raises, too. It raises only within `interrupts.open()`; elsewhere
-    it waits. Once it has waited for `patience` seconds, the next one raises anywhere.
-    """
+class _Gate:
+    "Count interrupts; those after the first `n_asked` raise in `open()` or `patience` s later"
     patience = 5.
+    def __init__(self, n_asked: int):
+        self.n, self.n_asked = 0, n_asked       # interrupts so far; how many of them are requests
+        self._close()
+
+    def arrive(self) -> bool:
+        "Count an interrupt; return whether it is a request"
+        self.n += 1
+        if self.n <= self.n_asked: return True
+        if self.is_open or perf_counter() - self.since > self.patience: self._raise()
+        return False
+
+    def _raise(self):
+        self._close()       # cleanup starts where the exception is raised
+        raise KeyboardInterrupt
+
+    def _close(self): self.is_open, self.since = False, perf_counter()
+
+    def _open(self):
+        self.is_open = True
+        if self.n > self.n_asked: self._raise()
+
+    @contextmanager
+    def open(self) -> Iterator:
+        "Allow an interrupt at any line of a `with` block"
+        self._open()
+        try: yield
+        finally: self._close()
+
+# %% ../../nbs/loop/07_interrupts.ipynb #2f51ac4b
+class Interrupts(_Gate):
+    "Handle SIGINT in a `with` block: the first is a request, unless `at_once`; later ones raise"
     def __init__(self, learn: Any, at_once: bool = False):
-        self.learn, self.n = learn, 0           # signals received
-        self.is_open, self.since = False, perf_counter()
-        self.n_asked = 0 if at_once else 1      # how many of them are requests
+        super().__init__(0 if at_once else 1)
+        self.learn = learn
 
     def __enter__(self):
         self.pid, self.takes = os.getpid(), takes_interrupts()
@@ -74,32 +100,11 @@ class Interrupts:
         if self.n > self.n_asked == 0 and args[0] is None: raise KeyboardInterrupt
 
     def _handle(self, sig, frame):
-        if os.getpid() != self.pid: return
-        self.n += 1
-        if self.n <= self.n_asked: self.learn.requests.append('interrupt')
-        elif self.is_open or perf_counter() - self.since > self.patience: self._raise()
-
-    def _raise(self):
-        self._close()       # cleanup starts where the exception is raised
-        raise KeyboardInterrupt
-
-    def _close(self): self.is_open, self.since = False, perf_counter()
-
-    @contextmanager
-    def open(self) -> Iterator:
-        "Allow an interrupt at any line of a `with` block"
-        self.is_open = True
-        if self.n and self.n_asked and 'interrupt' not in self.learn.requests:
-            self.learn.requests.append('interrupt')     # a signal from before the loop started
-        if self.n > self.n_asked: self._raise()
-        try: yield
-        finally: self._close()
+        if os.getpid() == self.pid and self.arrive(): self.learn.requests.append('interrupt')
 
     @contextmanager
     def closed(self) -> Iterator:
         "Within `open()`: run all lines of a `with` block, or none"
         self._close()
         try: yield
-        finally:
-            self.is_open = True
-            if self.n > self.n_asked: self._raise()
+        finally: self._open()

@@ -26,15 +26,18 @@ from trainer_nb.base import (
     with_comments
 )
 from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
-from .fit import BoundSteps, Fit, _misplaced, close_epoch, close_valid, running_fit
+from trainer_nb.loop.fit import (
+    BoundSteps, Fit, _misplaced, add_to_row, close_epoch, close_valid, go_back, match_loaders,
+    open_epoch, open_valid, put_back, running_fit, wants_last_valid
+)
 from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
 from .losses import step_with_closure
-from .accumulate import Accumulators, check_column
+from .accumulate import Accumulators
 from .metrics import as_metrics, check_sets, missing_inputs
-from .missing import Stand, as_result
+from .missing import about_batch, set_predict_step
 from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
@@ -48,7 +51,7 @@ from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    DefaultResult, as_step, check_loss, check_parameters, is_number, needed_names, unpack
+    DefaultResult, check_loss, check_parameters, is_number, needed_names, unpack
 )
 from .world import World
 
@@ -56,7 +59,6 @@ from .world import World
 class Phase:
     "One pass over one loader, and all that belongs to its current batch"
     training = False            # whether its losses train
-
     is_opening = False          # `before_valid` is being fired
     below = None                # the phase that it was opened in
     do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
@@ -104,8 +106,7 @@ class Phase:
         "Drop all references to the learner's parts; the pass and its sums stay"
         self.clear()
         self.model = self.loss_fn = self.below = None
-        self.do = self.step_fn = self.result_of = None
-        self.last_loss = None
+        self.do = self.step_fn = self.result_of = self.last_loss = None
         self.requests = ()
 
     def run(self,
@@ -148,18 +149,23 @@ class Phase:
             if self.requests or learn.state.optimizer_step >= self.next_due: return False
         return True
 
+# %% ../../nbs/loop/18_learner.ipynb #b7863ecf
+def _check_result(result, training):    # raises TypeError or KeyError
+    "Check that a step returned a dict, and in training a loss"
+    if not isinstance(result, Mapping): raise TypeError(
+        f'the step returned a {type(result).__name__}: '
+        "expected a dict with at least 'loss', a 0-d tensor")
+    if training: raise KeyError(
+        f"the step returned a dict without 'loss'; it has {', '.join(map(repr, result)) or 'nothing'}")
+
+def _check_any(name, n):    # raises ValueError
+    "Raise an error if a loader yielded no batch"
+    if not n: raise ValueError(
+        f'{name} yielded no batch: is it empty, or a generator that was used up?')
+
 # %% ../../nbs/loop/18_learner.ipynb #ph000003
 class _Results(Phase):
     "What the steps of a batch returned or yielded"
-
-    def check_result(self) -> None:     # raises TypeError or KeyError
-        "Check that a step returned a dict, and in training a loss"
-        if not isinstance(self.result, Mapping): raise TypeError(
-            f'the step returned a {type(self.result).__name__}: '
-            "expected a dict with at least 'loss', a 0-d tensor")
-        if self.training: raise KeyError(
-            "the step returned a dict without 'loss'; "
-            f"it has {', '.join(map(repr, self.result)) or 'nothing'}")
 
     def check_step(self, learn: Any) -> None:  # raises TypeError
         "Raise an error if no step has processed the batch"
@@ -222,8 +228,21 @@ class _Room(_Results):
 
     def drop(self, learn: Any) -> None:
         "Forget a batch that a hook cancelled"
+        for name in learn.opts if self.training else ():
+            learn._choose_opt(name)
+            self.do['do_zero_grad']()
         self.current.forget()
         learn._cancel('step')
+
+# %% ../../nbs/loop/18_learner.ipynb #0c755b57
+def _train_batches(phase, learn):
+    "Open a training pass, or the rest of it; raises ValueError if the loader was replaced"
+    if source(learn.train_dl) is not phase.pass_.dl: raise ValueError(
+        'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
+        'already: replace it in after_epoch, by a loader')
+    res = iter(phase.pass_)
+    phase.n_batches = phase.pass_.adapter.length    # `set_epoch` or a hook may have changed it
+    return res
 
 # %% ../../nbs/loop/18_learner.ipynb #f7d5b358
 class Training(_Room):
@@ -260,39 +279,28 @@ class Training(_Room):
         rates = (learn._opt.param_groups[0]['lr'],) if self.one_rate else learn.lrs()
         self.sums.add(losses, self.result, self.result.get('n', n), rates)
 
-    def drop(self, learn: Any) -> None:
-        "Forget a batch that a hook cancelled"
-        for name in learn.opts:
-            learn._choose_opt(name)
-            self.do['do_zero_grad']()
-        super().drop(learn)
-
     def count(self, learn: Any) -> None:
         "Count a finished batch"
         learn.state.increment_batch(learn.world.total, self.stepped)
 
-    def batches(self, learn: Any) -> Iterator[Any]:
-        "Open the pass, or the rest of it"
-        if source(learn.train_dl) is not self.pass_.dl: raise ValueError(
-            'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
-            'already: replace it in after_epoch, by a loader')
-        res = iter(self.pass_)
-        self.n_batches = self.pass_.adapter.length  # `set_epoch` or a hook may have changed it
-        return res
-
-    def is_last(self, state: StepState) -> bool:
-        "Return whether this is the last batch; if the length is uncertain, reads the next one"
-        if self.pass_ is not None and not self.pass_.is_sized: return self.pass_.at_end
-        return self.n_batches is not None and state.batch_idx + 1 >= self.n_batches
+# %% ../../nbs/loop/18_learner.ipynb #0892dd8e
+def _valid_batches(phase, learn):
+    "Fire `before_valid`, unless one of its hooks runs this pass, and open the pass, or its rest"
+    outer = phase
+    while outer is not None and not outer.is_opening: outer = outer.below
+    if outer is None and not phase.pass_.n:
+        phase.is_opening = True
+        try: learn.calls.fire('before_valid', learn)
+        finally: phase.is_opening = False
+    return iter(phase.pass_)
 
 # %% ../../nbs/loop/18_learner.ipynb #15ac3b83
 class Validation(_Room):
     "A pass over validation data, or a prediction"
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.dl = self.pass_.dl
-        self.sets = self.pass_.adapter.sets
-        self.n_batches = self.pass_.adapter.length
+        self.dl, adapter = self.pass_.dl, self.pass_.adapter
+        self.sets, self.n_batches = adapter.sets, adapter.length
         if self.sets and self.sums: self.current = next(iter(self.sums.values()))
 
     def begin(self, learn: Any, item: Any) -> int:
@@ -322,19 +330,6 @@ class Validation(_Room):
     def count(self, learn: Any) -> None:
         "Count a finished batch"
         self.pass_.n += 1
-
-    def batches(self, learn: Any) -> Iterator[Any]:
-        "Fire `before_valid`, unless a hook runs the pass inside it, and open the pass, or its rest"
-        if not self.pass_.n and not learn._is_opening():
-            self.is_opening = True
-            try: learn.calls.fire('before_valid', learn)
-            finally: self.is_opening = False
-        return iter(self.pass_)
-
-    def check_any(self) -> None:    # raises ValueError
-        "Raise an error if there was no batch"
-        if not self.pass_.n: raise ValueError(
-            'valid_dl yielded no batch: is it empty, or a generator that was used up?')
 
 # %% ../../nbs/loop/18_learner.ipynb #2e57d0f9
 class _Opened:
@@ -372,7 +367,7 @@ def evaluating(phase: Phase, learn: Any, modes: Any = None) -> Iterator[Any]:
         if opts_train: learn._set_opt_modes(True)
         set_modes(modes)
 
-# %% ../../nbs/loop/18_learner.ipynb #ln000002
+# %% ../../nbs/loop/18_learner.ipynb #eaeb97ad
 def _of_phase(name: str, doc: str) -> Any:
     "Make a property that reads and sets an attribute of the innermost phase"
     def get(learn): return getattr(learn.phase, name)
@@ -380,6 +375,7 @@ def _of_phase(name: str, doc: str) -> Any:
     get.__name__, get.__qualname__, get.__doc__ = name, f'Learner.{name}', doc
     return property(get, put)
 
+# %% ../../nbs/loop/18_learner.ipynb #ln000002
 class Learner(Hooked):
     "A model, its data, its optimizer, and the loop that trains it"
     batch = _of_phase('batch', 'The current batch, on the device; None between two batches, like the next three')
@@ -530,7 +526,7 @@ class Learner(Hooked):
                 phase.result = res
                 is_mapping = type(res) is dict or isinstance(res, Mapping)
                 phase.loss = res.get('loss') if is_mapping else None
-                if phase.loss is None: phase.check_result()
+                if phase.loss is None: _check_result(res, phase.training)
                 if not phase.has_pred: phase.pred = res.get('pred')
                 return
             phase.generator = res
@@ -600,8 +596,8 @@ class Learner(Hooked):
             hooks = as_hooks(hooks)
             if keep_best:
                 hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
-            plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks,
-                        resume, on_interrupt)
+            plan = Plan(n_epochs, max_steps, valid_first, hooks, resume, on_interrupt,
+                        valid_every=valid_every, valid_every_epochs=valid_every_epochs)
             plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
@@ -613,7 +609,7 @@ class Learner(Hooked):
                 for opt in self.opts.values(): opt.zero_grad()
                 if resume and self._resume_from(resume):
                     fit.plan.begin(self.state)
-                    fit.put_back(self)
+                    put_back(fit, self)
                 else: self._start(fit, rates)
                 if not self._looked.is_done(self): self._looked.look(self, fit.steps.do)
                 self._run(fit, interrupts)
@@ -631,7 +627,7 @@ class Learner(Hooked):
     def _run(self, fit, interrupts):
         "Train and validate, epoch by epoch, until the fit is done"
         while fit.is_due(self):
-            is_new = fit.open_epoch(self)
+            is_new = open_epoch(fit, self)
             self.phase.training = True      # that of the fit, also after the epoch's passes
             try:
                 with _Opened(self, fit.train) as phase:
@@ -640,32 +636,31 @@ class Learner(Hooked):
                     if is_new: self.calls.fire('before_epoch', self)
                     batches = None
                     while not fit.is_trained:
-                        if fit.wants_valid(self): self._validate(fit)
+                        if fit.plan.wants_valid(self.state): self._validate(fit)
                         if fit.is_over(self):
                             phase.pass_.leave()
                             break
-                        if batches is None: batches = phase.batches(self)
+                        if batches is None: batches = _train_batches(phase, self)
                         phase.next_due = fit.plan.next_due
                         if phase.run(self, batches): break
-                    if not self.state.batch_idx: raise ValueError(
-                        'train_dl yielded no batch: is it empty, or a generator that was used up?')
+                    _check_any('train_dl', self.state.batch_idx)
                     fit.is_trained = True
-                    if fit.wants_last_valid(self): self._validate(fit)
+                    if wants_last_valid(fit, self): self._validate(fit)
             except CancelEpoch:
                 for opt in self.opts.values(): opt.zero_grad()
                 for open_phase in fit.phases.values(): open_phase.pass_.leave()
                 self._cancel('epoch')
             except GoBack as e:
-                fit.go_back(self, *e.args)
+                go_back(fit, self, *e.args)
                 continue
             close_epoch(fit, self, interrupts)
 
     def _validate(self, fit):
         "Run the validation pass of a fit, or the rest of a stopped one, and record its values"
-        with evaluating(fit.open_valid(self), self, fit.modes) as phase:
-            phase.requests, batches = self.requests, phase.batches(self)
+        with evaluating(open_valid(fit, self), self, fit.modes) as phase:
+            phase.requests, batches = self.requests, _valid_batches(phase, self)
             while not phase.run(self, batches): fit.answer(self)
-            phase.check_any()
+            _check_any('valid_dl', phase.pass_.n)
         close_valid(fit, self)
 
     @with_comments
@@ -677,9 +672,9 @@ class Learner(Hooked):
             if fit is None: raise RuntimeError(
                 'nothing to resume: no fit was stopped between two batches, or another fit has '
                 'begun or its optimizer was replaced since')
-            fit.match_loaders(self)
+            match_loaders(fit, self)
             with running_fit(fit, self) as interrupts, interrupts.open():
-                fit.put_back(self)
+                put_back(fit, self)
                 self._run(fit, interrupts)
         return self.history
 
@@ -722,9 +717,9 @@ class Learner(Hooked):
                 'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
             phase = self._new_phase(False, dl)
-            with self._apart(phase):
-                phase.run(self, phase.batches(self))
-                phase.check_any()
+            with _apart(phase, self):
+                phase.run(self, _valid_batches(phase, self))
+                _check_any('valid_dl', phase.pass_.n)
             return {'valid_' + k: v for k, v in phase.sums.means().items()}
 
     @with_comments
@@ -761,14 +756,15 @@ class Learner(Hooked):
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
             phase, total = Validation(pass_=Pass(dl)), n_samples(dl)
             preds, targs = Joined('predictions', total), Joined('targets', total)
-            with self._apart(phase):
-                self._set_predict_step(phase, how)
+            with _apart(phase, self):
+                set_predict_step(phase, self, how)
                 for batch in phase.pass_:
                     if phase.sets: [batch] = batch.values()
                     phase.batch = to_device(batch, self.device)
                     try: phase.do['do_step']()
                     except (KeyError, IndexError, TypeError, ValueError) as e:
-                        if text := self._about_predict(batch): e.add_note(text)
+                        text = about_batch(batch, phase.is_default, self._looked.n_entries)
+                        if text and not self.is_own('predict_step'): e.add_note(text)
                         raise
                     if phase.pred is None: raise KeyError("the step returned no 'pred'")
                     sizes = sizes_of(batch, phase.result.get('n'))
@@ -782,16 +778,6 @@ class Learner(Hooked):
             if frame is not None: return frame(pred, targ)
             return (pred, targ) if with_targs else pred
 
-    def _set_predict_step(self, phase, how):
-        "Let a phase predict; `how` is that of `to_predict`"
-        step, is_bare, phase.is_inputs = as_step(self.predict_step, self), how == 'bare', how != ''
-        if not phase.is_default: phase.stand = Stand(phase.step_fn, self._looked.n_entries, is_bare)
-        def own(batch):
-            res = as_result(step(batch[0] if is_bare else batch))
-            phase.has_pred = False      # that of the default step, which it may have called
-            return res
-        phase.step_fn = own if self.is_own('predict_step') else step
-
     @with_comments
     def __call__(self,
         *inputs: Any,   # what the model takes: tensors, arrays, nestings of them; moved to `device`
@@ -803,28 +789,11 @@ class Learner(Hooked):
             dtype = float_dtype(self.model)
             batch = [to_device(parts.as_inputs(o, dtype), self.device) for o in (inputs, named)]
             phase = Validation(pass_=Pass([batch]))
-            with self._apart(phase):
+            with _apart(phase, self):
                 phase.batch = batch
                 phase.step_fn = lambda batch: {'pred': self.model(*batch[0], **batch[1])}
                 phase.do['do_step']()
                 return phase.pred
-
-    def _about_predict(self, batch):  # str, or None
-        "What `predict` assumed about a batch that failed"
-        if self.is_own('predict_step'): return None
-        if not self.phase.is_default: return (
-            'predict runs your own step, without what the batch lacks: pass batches that hold it, '
-            'or to the learner a predict_step(batch, learn) that returns the predictions')
-        first = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
-        if isinstance(first, list) and first and isinstance(first[0], str): return (
-            'the batch holds texts, and the model was called with them: pass to the learner a '
-            'predict_step(batch, learn) that turns them into tensors')
-        is_several = isinstance(batch, (list, tuple)) and len(batch) > 1
-        if is_several and self._looked.n_entries is None: return (
-            f'predict took the last of the {len(batch)} entries of the batch for its target, as no '
-            'fit has shown how many inputs there are: if all are inputs, pass them one by one, '
-            'learn.predict(x0, x1)')
-        return None
 
     # the stack of phases
 
@@ -873,33 +842,6 @@ class Learner(Hooked):
             with _Opened(self, Training(sums=sums) if training else _Room(sums=sums)) as phase:
                 if training: fit.train, phase.n_batches = phase, float('inf')
                 yield
-
-    @contextmanager
-    def _apart(self, phase):
-        "Open a validation or prediction outside `fit`, or in the middle of one: errors say where"
-        is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # nobody handles interrupts
-        is_alone = not self.is_fitting and is_free
-        below, counts, pass_ = self.phase, (self.world.n, self.world.total), phase.pass_
-        with Interrupts(self, at_once=True) if is_alone else nullcontext() as interrupts:
-            try:
-                with evaluating(phase, self), interrupts.open() if is_alone else nullcontext():
-                    yield
-            except BaseException as e:
-                pass_.close()
-                if isinstance(e, Cancel) and not self.is_fitting: raise _misplaced(e) from e
-                if not self.is_fitting: self._explain(e)
-                done = f'{pass_.n} of {length(pass_.dl) or "?"}'
-                note_place(e, f'raised after {done} batches', self.batch)
-                raise
-            finally:
-                self.phase, (self.world.n, self.world.total) = below, counts
-                phase.release()
-
-    def _is_opening(self):
-        "Return whether `before_valid` is being fired"
-        phase = self.phase
-        while phase is not None and not phase.is_opening: phase = phase.below
-        return phase is not None
 
     def _hooks_changed(self):
         if self.fitting is None or self.fitting.steps is None: return
@@ -986,8 +928,7 @@ class Learner(Hooked):
     def lrs(self) -> list[Any]:     # numbers or 0-d tensors
         "Return the current learning rates of all param groups"
         groups = chain.from_iterable(o.param_groups for o in self.opts.values())
-        rates = [g['lr'] for g in groups]
-        return [o.clone() if isinstance(o, Tensor) else o for o in rates]
+        return [o.clone() if isinstance(o := g['lr'], Tensor) else o for g in groups]
 
     # where it is
 
@@ -1026,7 +967,10 @@ class Learner(Hooked):
     @property
     def is_last_batch(self) -> bool:
         "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
-        return isinstance(self.phase, Training) and self.phase.is_last(self.state)
+        phase = self.phase
+        if not isinstance(phase, Training): return False
+        if phase.pass_ is not None and not phase.pass_.is_sized: return phase.pass_.at_end
+        return phase.n_batches is not None and self.state.batch_idx + 1 >= phase.n_batches
 
     @with_comments
     def record(self,
@@ -1042,18 +986,12 @@ class Learner(Hooked):
         """
         phase, row = self.phase, self.fitting and self.fitting.row
         is_valid = isinstance(phase, Validation)
-        if row is not None and not is_valid: return self._record_in_row(row, name, value)
+        if row is not None and not is_valid:
+            return add_to_row(row, name, value, lr_names(self.opts))
         sums = phase.current
         if sums is None and self.fitting is not None and self.fitting.train is not None:
             sums = self.fitting.train.sums
         if sums is not None and (mean or not is_valid): sums.record(name, value, mean)
-
-    def _record_in_row(self, row, name, value):
-        check_column(name, lr_names(self.opts))
-        value = value.item() if isinstance(value, Tensor) else value
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f'record got {value!r} for {name!r}: expected a number or a 0-d tensor')
-        row[name] = value
 
     def _cancel(self, what: str) -> None:
         "Note in `cancelled` what ended early, tell the hooks, and forget the batch"
@@ -1124,3 +1062,24 @@ class Learner(Hooked):
             except AttributeError as e: raise missing_name(self, name, e) from None
 
     def __dir__(self): return sorted({*super().__dir__()} - {'lr', 'epochs'})
+
+# %% ../../nbs/loop/18_learner.ipynb #895d1265
+@contextmanager
+def _apart(phase, learn):
+    "Open a validation or prediction outside `fit`, or in the middle of one: errors say where"
+    is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler     # nobody handles interrupts
+    is_alone = not learn.is_fitting and is_free
+    below, counts, pass_ = learn.phase, (learn.world.n, learn.world.total), phase.pass_
+    with Interrupts(learn, at_once=True) if is_alone else nullcontext() as interrupts:
+        try:
+            with evaluating(phase, learn), interrupts.open() if is_alone else nullcontext(): yield
+        except BaseException as e:
+            pass_.close()
+            if isinstance(e, Cancel) and not learn.is_fitting: raise _misplaced(e) from e
+            if not learn.is_fitting: learn._explain(e)
+            done = f'{pass_.n} of {length(pass_.dl) or "?"}'
+            note_place(e, f'raised after {done} batches', learn.batch)
+            raise
+        finally:
+            learn.phase, (learn.world.n, learn.world.total) = below, counts
+            phase.release()

@@ -62,6 +62,23 @@ def _shown(x):
     if isinstance(x, Tensor): return f'tensor of shape {tuple(x.shape)}'
     return f'{type(x).__name__} of {len(x)}' if isinstance(x, (list, tuple)) else type(x).__name__
 
+# %% ../../nbs/loop/09_outputs.ipynb #bab38d3b
+def _in_tensors(x, name):
+    "Make a tensor of an array or a number, and a list of a nested tensor"
+    is_array = hasattr(x, '__array__') and not isinstance(x, Tensor)
+    if is_array or isinstance(x, (int, float)): x = torch.as_tensor(x)
+    if isinstance(x, PackedSequence): raise TypeError(
+        f'{name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
+    return list(x.unbind()) if isinstance(x, Tensor) and x.is_nested else x
+
+def _made(kind, values):
+    "Make a mapping, sequence or dataclass like those of the batches"
+    if hasattr(kind, '_fields'): return kind(*values.values())
+    if issubclass(kind, (list, tuple)): return kind(values.values())
+    if not issubclass(kind, Mapping): return kind(**values)
+    try: return kind(values)
+    except TypeError: return values
+
 # %% ../../nbs/loop/09_outputs.ipynb #a6071bd2
 class _Rows:
     "Tensors, joined along the first dimension; if the number of rows is known, copied to their place"
@@ -83,7 +100,7 @@ class _Rows:
         if fits and x.dtype == self.whole.dtype:
             self.whole[self.n:end].copy_(x.detach())
             self.n = end
-        else: self.parts.append(x.detach().to('cpu', copy=True))
+        else: self.parts.append(_copy(x))
 
     def result(self):
         parts = [*([self.whole[:self.n]] if self.n else []), *self.parts]
@@ -128,14 +145,6 @@ def _kind_of(x, sizes, name, before=None):
         "If the batch holds another number of samples, or the outputs have other rows,  "
         "return that number as 'n' from the step")
 
-def _made(kind, values):
-    "Make a mapping, sequence or dataclass like those of the batches"
-    if hasattr(kind, '_fields'): return kind(*values.values())
-    if issubclass(kind, (list, tuple)): return kind(values.values())
-    if not issubclass(kind, Mapping): return kind(**values)
-    try: return kind(values)
-    except TypeError: return values
-
 # %% ../../nbs/loop/09_outputs.ipynb #efedd082
 class Joined:
     "Outputs of several batches as one, on the host"
@@ -145,11 +154,7 @@ class Joined:
 
     def add(self, x: Any, sizes: set[int]) -> None:
         "Add a copy of the output of a batch of one of `sizes` samples; refuse what does not join"
-        is_array = hasattr(x, '__array__') and not isinstance(x, Tensor)
-        if is_array or isinstance(x, (int, float)): x = torch.as_tensor(x)
-        if isinstance(x, PackedSequence): raise TypeError(
-            f'{self.name} are a PackedSequence: pad it, torch.nn.utils.rnn.pad_packed_sequence')
-        if isinstance(x, Tensor) and x.is_nested: x = list(x.unbind())
+        x = _in_tensors(x, self.name)
         kind = _kind_of(x, sizes, self.name, self.kind)
         if self.kind is None:
             self.kind, self.type = kind, type(x)

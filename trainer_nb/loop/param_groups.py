@@ -49,9 +49,8 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
 def named_parameters(owners: Iterable[nn.Module],
                      remove_duplicate: bool = True) -> dict[str, nn.Parameter]:
     "Return the parameters of the model and of the loss function, the latter as 'loss_fn.<name>'"
-    prefixes = '', 'loss_fn'
     return dict(chain.from_iterable(o.named_parameters(k, remove_duplicate=remove_duplicate)
-                                    for k, o in zip(prefixes, owners)))
+                                    for k, o in zip(('', 'loss_fn'), owners)))
 
 def found_names(what: str, pattern: str, named: Mapping, model: nn.Module) -> list[str]:
     "Return the names of parameters that a pattern means; raises ValueError about `what` without any"
@@ -76,6 +75,17 @@ def matched_rates(lr: Any, named: Mapping, model: nn.Module) -> dict[str, tuple 
             'its: the first match counts, so put it first')
     return res
 
+def _check_rates(lr):
+    "Refuse rates that are neither None, nor a function, nor a dict by pattern"
+    if lr is None or callable(lr): return
+    if not isinstance(lr, Mapping) or not lr: raise TypeError(
+        f'ParamGroups got lr {lr!r}: expected a dict of patterns to rates, or a function of a name')
+    for name, o in lr.items():
+        if not isinstance(name, str):
+            raise TypeError(f'lr has the key {name!r}: expected a pattern of names')
+        as_rate(f'the learning rate of {name!r}', o)
+
+# %% ../../nbs/loop/30_param_groups.ipynb #4f2ce2e1
 def _group(params, key, is_plain, is_named):
     "Make a group of parameters; `key`: (pattern, rate), or None"
     res = {'params': params}
@@ -106,11 +116,7 @@ class ParamGroups:
         decay_norms: bool = True,       # False: no weight decay for biases and the weights of norms
         **options: Any,                 # other arguments of the optimizer: `weight_decay=.05`
     ):
-        if not (lr is None or callable(lr) or isinstance(lr, Mapping) and lr):
-            raise TypeError(f'ParamGroups got lr {lr!r}: expected a dict of patterns to rates, or a function of a name')
-        for name, o in lr.items() if isinstance(lr, Mapping) else ():
-            if not isinstance(name, str): raise TypeError(f'lr has the key {name!r}: expected a pattern of names')
-            as_rate(f'the learning rate of {name!r}', o)
+        _check_rates(lr)
         if 'lr' in options or isinstance(optim, torch.optim.Optimizer) or not callable(optim or torch.optim.AdamW):
             raise TypeError(f'ParamGroups got optim {optim!r}: expected the class of an optimizer')
         self.lr, self.decay_norms, self.options = lr, decay_norms, options

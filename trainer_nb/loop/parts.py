@@ -167,8 +167,7 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
 def check_shapes(learn: Any, what: str) -> None:
     "Refuse lazy layers that have not seen a batch"
     parts = chain.from_iterable((o.named_parameters(), o.named_buffers()) for o in trained(learn))
-    tensors = chain.from_iterable(parts)
-    lazy = [name for name, t in tensors if is_lazy(t)]
+    lazy = [name for name, t in chain.from_iterable(parts) if is_lazy(t)]
     if lazy: raise ValueError(
         f'{lazy[0]} is of a lazy layer and has no shape yet, which {what} needs: '
         'call the model on a batch once before')

@@ -15,8 +15,10 @@ from ..base import cut_name
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, RAW, SIZE, STYLES, Chart, Line, Panel, beside, labels, limits, needs_log, ticks
 )
-from .flags import ends_of_branches, flags_after, with_branches, with_flags
-from .reading import Binned, Readings, best_epoch, first_row, in_words, overfit_since
+from trainer_nb.loop.reading import (
+    Binned, Readings, best_epoch, ends_of_branches, first_row, flags_after, in_words,
+    overfit_since, with_branches, with_flags
+)
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
 def _points(h, first, best=None):

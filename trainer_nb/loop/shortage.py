@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import described, entries, format_bytes, map_tensors, memory_in_use, owner, passed
+from ..base import described, entries, format_bytes, memory_in_use, owner, passed, tensors_in
 from .optim import parameters, trained, trained_parameters
 
 # %% ../../nbs/loop/19_shortage.ipynb #7836070b
 def _n_bytes(*xs):
     "Bytes of the tensors in nestings, each once; of sparse ones, those of their values"
-    found = {}
-    for x in xs: map_tensors(lambda t: found.setdefault(id(t), t), x)
+    found = {id(t): t for t in chain.from_iterable(map(tensors_in, xs))}
     return sum(entries(t).nbytes for t in found.values())
 
 def sizes(learn: Any) -> dict[str, int]:  # dict: name → bytes, without empty entries

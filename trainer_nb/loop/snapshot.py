@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['is_expanded', 'unsaved_buffers', 'set_buffers', 'Snapshot', 'norm_buffers', 'plain_config', 'named_objects',
-           'object_states', 'load_object_states', 'called_modules', 'get_modes', 'set_modes', 'switch', 'in_eval',
-           'set_training', 'set_opt_modes']
+           'object_states', 'load_object_states', 'called_modules', 'get_modes', 'set_modes', 'switch', 'set_training',
+           'set_opt_modes']
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0003
 from argparse import Namespace
@@ -246,10 +246,6 @@ def switch(owners: Sequence[nn.Module], modes: Iterable[tuple[nn.Module, bool]],
         for o in owners: getattr(o, name)()
 
 # %% ../../nbs/loop/13_snapshot.ipynb #55139fa1
-def in_eval(owners: Iterable[nn.Module]) -> list[nn.Module]:  # for `set_training`
-    "Return the submodules in evaluation mode"
-    return [m for m, training in get_modes(*owners) if not training]
-
 def set_training(owners: Sequence[nn.Module], kept: Iterable[nn.Module] = ()) -> None:
     "Put modules into training mode, except the submodules in `kept`"
     switch(owners, get_modes(*owners), True)
