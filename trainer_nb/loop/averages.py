@@ -103,6 +103,10 @@ def unstacked(values: Tensor | Sequence) -> list:
 # %% ../../nbs/loop/20_averages.ipynb #8fd6ffb2
 _GROUP = 32       # batches that a function with `is_mean` sees in one call
 _SMALL = 2**14   # elements: larger outputs are not collected
+_AVERAGE_KINDS = {
+    'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n?': int,
+    'values': (Tensor, [object]), 'weights': (Tensor, [object]),
+    'preds': [Tensor], 'targs': [Tensor]}
 
 def noting(metric: Any, f: Any, *args: Any) -> Any:
     "Call `f`; add a note that names the metric to an error"
@@ -126,65 +130,16 @@ def _check_vector(metric, value, pred, targ):
         raise ValueError(f'metric `{metric.name}` returned {n} values for {n} samples, one for '
                          'each: return their mean, .mean(), or one value for each class')
 
-# %% ../../nbs/loop/20_averages.ipynb #6e160a6e
-_AVERAGE_KINDS = {
-    'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n?': int,
-    'values': (Tensor, [object]), 'weights': (Tensor, [object]),
-    'preds': [Tensor], 'targs': [Tensor]}
-
-class Average:
-    "The weighted mean of a function metric over one pass"
-    def __init__(self,
-        metric: Any,             # `Metric` of a function
-        waits: bool = False,     # collect even the first batch, rather than compute it at once
-        is_fresh: bool = False,  # targets are not written to later, so they need no copy
-    ):
-        self.metric, self.waits, self.is_fresh = metric, waits, is_fresh
+# %% ../../nbs/loop/20_averages.ipynb #b7c8e1fe
+class _Mean:
+    "The weighted mean of values, or of vectors of them"
+    def __init__(self, metric: Any, waits: bool = False):
+        self.metric, self.waits = metric, waits
         self.sums, self.columns = None, [metric.name]
         self.values, self.weights = [], []              # of batches and groups of batches
         self.preds, self.targs = [], []                 # of the current group
 
-    def add(self, result: Mapping, n: float | Tensor) -> None:
-        "Add a batch of weight `n`, which a mean over targets does not need"
-        pred, targ = self.metric.inputs(result)
-        can_wait = self.metric.is_mean and type(pred) is Tensor and type(targ) is Tensor
-        is_small = (can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0)
-                    and pred.numel() <= _SMALL)
-        if not is_small: return self._compute(detached(pred), detached(targ), n)
-        self.preds.append(pred.data.clone())        # step, model and loader may reuse this memory
-        self.targs.append(targ if self.is_fresh else targ.data.clone())
-        if not self.waits:      # so that an error in the metric shows in the first batch
-            noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
-            self.waits = True
-        if len(self.preds) >= _GROUP: self._flush()
-
-    def _compute(self, pred, targ, n=None):
-        v = noting(self.metric, self.metric.f, pred, targ)
-        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))):
-            if self.sums is None and not self.values: _check_vector(self.metric, v, pred, targ)
-            v = self._vector(v)
-        self.values.append(copied(v))
-        is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss
-        self.weights.append(copied(self.metric.n_counted(targ)) if is_own else n)
-        if len(self.values) >= CHUNK: self._pack()
-
-    def _vector(self, value):
-        "Convert several values to a tensor; each batch must have the same ones"
-        entries = self.metric.columns(value)
-        if self.sums is None and not self.values: self.columns = [*entries]
-        if [*entries] != self.columns:
-            raise ValueError(f'metric `{self.metric.name}` returned '
-                             f'{", ".join(entries) or "nothing"}, but {", ".join(self.columns)} '
-                             'before: expected the same for each batch')
-        return stack_scalars([*entries.values()]) if len(entries) > 1 else entries[self.columns[0]]
-
-    def _flush(self):
-        "Compute the metric of the collected batches"
-        preds, targs = self.preds, self.targs
-        self.preds, self.targs = [], []
-        shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
-        if len(shapes) == 1: return self._compute(torch.cat(preds), torch.cat(targs))
-        for p, t in zip(preds, targs): self._compute(p, t)
+    def _flush(self): pass
 
     def _pack(self):
         values = torch.stack(self.values) if len(self.columns) > 1 else scalars(self.values)
@@ -215,6 +170,62 @@ class Average:
         check_kinds(state, _AVERAGE_KINDS, f'the state of metric `{self.metric.name}`')
         for name, v in state.items():
             setattr(self, name, unstacked(v) if name in ('values', 'weights') else v)
+
+# %% ../../nbs/loop/20_averages.ipynb #a7e15b01
+class _Values(_Mean):
+    "The weighted mean of what a metric function returns"
+    def _compute(self, pred, targ, n=None):
+        v = noting(self.metric, self.metric.f, pred, targ)
+        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))):
+            if self.sums is None and not self.values: _check_vector(self.metric, v, pred, targ)
+            v = self._vector(v)
+        self.values.append(copied(v))
+        is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss
+        self.weights.append(copied(self.metric.n_counted(targ)) if is_own else n)
+        if len(self.values) >= CHUNK: self._pack()
+
+    def _vector(self, value):
+        "Convert several values to a tensor; each batch must have the same ones"
+        entries = self.metric.columns(value)
+        if self.sums is None and not self.values: self.columns = [*entries]
+        if [*entries] != self.columns:
+            raise ValueError(f'metric `{self.metric.name}` returned '
+                             f'{", ".join(entries) or "nothing"}, but {", ".join(self.columns)} '
+                             'before: expected the same for each batch')
+        return stack_scalars([*entries.values()]) if len(entries) > 1 else entries[self.columns[0]]
+
+# %% ../../nbs/loop/20_averages.ipynb #6e160a6e
+class Average(_Values):
+    "The weighted mean of a function metric over one pass"
+    def __init__(self,
+        metric: Any,             # `Metric` of a function
+        waits: bool = False,     # collect even the first batch, rather than compute it at once
+        is_fresh: bool = False,  # targets are not written to later, so they need no copy
+    ):
+        super().__init__(metric, waits)
+        self.is_fresh = is_fresh
+
+    def add(self, result: Mapping, n: float | Tensor) -> None:
+        "Add a batch of weight `n`, which a mean over targets does not need"
+        pred, targ = self.metric.inputs(result)
+        can_wait = self.metric.is_mean and type(pred) is type(targ) is Tensor
+        if not (can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0)
+                and pred.numel() <= _SMALL): return self._compute(detached(pred), detached(targ), n)
+        self.preds.append(pred.data.clone())        # step, model and loader may reuse this memory
+        self.targs.append(targ if self.is_fresh else targ.data.clone())
+        if not self.waits:      # so that an error in the metric shows in the first batch
+            noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
+            self.waits = True
+        if len(self.preds) >= _GROUP: self._flush()
+
+    def _flush(self):
+        "Compute the metric of the collected batches"
+        preds, targs = self.preds, self.targs
+        self.preds, self.targs = [], []
+        shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
+        if len(shapes) == 1: return self._compute(torch.cat(preds), torch.cat(targs))
+        for p, t in zip(preds, targs): self._compute(p, t)
+
 
 # %% ../../nbs/loop/20_averages.ipynb #f852480d
 def _torchmetrics(o):
