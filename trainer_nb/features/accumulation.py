@@ -132,10 +132,7 @@ class Division:
         return True
 
     def run(self, learn: Learner, differentiate: Callable) -> None:
-        """Compute all parts of a batch with too many samples but the last, which becomes the batch
-
-        `differentiate()` computes loss and gradients of `learn.batch`, and takes the gradients.
-        """
+        "Compute the parts of a batch with too many samples; the last one becomes the batch"
         if self.most is None or not learn.training or batch_size(learn.batch) <= self.most: return
         self.parts = _Parts(learn, self.most)
         while not self.parts.open(learn): differentiate()

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..base import check_kinds, common_device, map_tensors
 from trainer_nb.loop.averages import (
     CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state,
-    reset_copy, scalars, stack_scalars, stacked, unstacked, weighted_sums
+    reset_copy, scalars, stack_scalars, stacked, weighted_sums
 )
 from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
@@ -384,8 +384,7 @@ class _Saved(_Current):
         self.measures.load_state_dict(state)
         self.with_mean = set(state.get('with_mean', ()))
         self.returned.names = dict.fromkeys(state.get('returned', ()))
-        rows = zip(*map(unstacked, state['rows']))
-        self.rows = [(*o, o[1])[:4] for o in rows]      # three in older files
+        self.rows = [(*o, o[1])[:4] for o in zip(*state['rows'])]      # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
         self.shares = [tuple(o) for o in state.get('shares', ())]
@@ -429,10 +428,7 @@ class Accumulator(_Saved):
     copied = staticmethod(copied)       # makes what `add` takes of a loss
 
     def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
-        """Add a batch: its loss, `copied`, a dict of such or None; result, weight, learning rates
-
-        The weight is the number of samples or the step's 'n'; some losses have their own.
-        """
+        "Add a batch: its loss, `copied`, a dict of such or None; result, weight, learning rates"
         if self.measures.before is not None: self.measures.before = None
         elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
         if not self.returned.others.issuperset(result):

@@ -216,11 +216,7 @@ class _Table(_Values):
         return [format_cell(name, row.get(name, math.nan), first_s) for name in names]
 
     def best(self, first: int = 0) -> int | None:
-        """Return the index of the row whose weights were restored, or else of the best one
-
-        It is one of the latest fit, from the row `first` on: the one with the lowest validation
-        loss, unless a hook monitors another column; ties go to the lower loss.
-        """
+        "Return the index of the row whose weights were restored, or of the latest fit's best one"
         first = max(first, self.since)
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)

@@ -221,11 +221,7 @@ def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
 # %% ../../nbs/loop/03_metrics.ipynb #1f279b92
 def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool,
                    metrics: Sequence[Metric], result: Mapping) -> set[str]:
-    """Return the names of metrics whose inputs only the other phase returns, which is yet to run if `is_awaited`
-
-    `found` keeps what each phase returns, by phase and metric. Raises KeyError for a metric that
-    neither phase has, or whose key looks misspelt.
-    """
+    "Return the names of metrics whose inputs only the other phase returns; raises KeyError"
     res, other = set(), {'train': 'valid', 'valid': 'train'}[phase]
     for m in metrics:
         about = m.name, m.pred, m.targ
