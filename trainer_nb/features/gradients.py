@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from ..base import batch_size, common_device, each_, entries, local, norms, to_device
 from .accumulation import Division, Window
-from trainer_nb.loop import (
+from ..loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
-    parameters, refuse_closures, total_norm, trained
-)
+    parameters, refuse_closures, total_norm, trained)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds, common_device, map_tensors
-from trainer_nb.loop.averages import (
+from .averages import (
     CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state,
-    reset_copy, scalars, stack_scalars, stacked, weighted_sums
-)
+    reset_copy, scalars, stack_scalars, stacked, weighted_sums)
 from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
 

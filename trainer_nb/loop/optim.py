@@ -153,18 +153,15 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     device = common_device(found)
     return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
-def _is_alike(a, b):
-    def kind(t): return type(t), t.shape, t.dtype, t.device, t.layout
-    return isinstance(b, Tensor) and kind(a) == kind(b)
-
 def load_optimizer(opt: Optimizer, state: dict) -> None:
     "Load an optimizer's state into its tensors, as compiled code and captured graphs hold them"
+    def kind(t): return isinstance(t, Tensor) and (type(t), t.shape, t.dtype, t.device, t.layout)
     before = {p: dict(held) for p, held in opt.state.items()}
     opt.load_state_dict(state)
     for p, held in opt.state.items():
         for k, t in held.items():
             old = before.get(p, {}).get(k)
-            if isinstance(t, Tensor) and _is_alike(t, old): held[k] = old.copy_(t)
+            if kind(t) and kind(t) == kind(old): held[k] = old.copy_(t)
     for g in opt.param_groups:
         is_on_host = all(p.device.type == 'cpu' for p in g['params'])
         if g.get('capturable') and is_on_host: g['capturable'] = False      # set by compiled code
