@@ -219,6 +219,11 @@ class _Bounded(Hook):
         [self._kind] = kinds
         self.norm, self.value, self.norm_per_tensor = norm, value, norm_per_tensor
         _check_bound(f'GradClip({self._kind})', bounds[self._kind])
+        self._order = {}    # optimizer's name → indices of its parameters, in the model's order
+
+    def before_fit(self, learn: Learner) -> None:
+        self._order, bound = {}, getattr(self, self._kind)
+        if isinstance(bound, Mapping): check_names('GradClip', bound, learn.opts)
 
     def _bound_of(self, name):
         bound = getattr(self, self._kind)
@@ -230,11 +235,15 @@ class _Bounded(Hook):
         "Return whether it clips this optimizer by norm"
         return self.norm is not None and self._bound_of(name) is not None
 
-# %% ../../nbs/features/01_gradients.ipynb #5737e0fe
-def _model_order(params, modules):
-    "Return the indices of parameters in the order in which modules have them; others come last"
-    at = {p: i for i, p in enumerate(chain.from_iterable(o.parameters() for o in modules))}
-    return sorted(range(len(params)), key=lambda i: at.get(params[i], len(at)))
+    def _ordered(self, learn):
+        "List parameters in the order in which `clip_grad_norm_(model.parameters())` adds them"
+        params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
+        if len(order) != len(params):       # the first step, or the optimizer got another group
+            own = chain.from_iterable(o.parameters() for o in trained(learn))
+            at = {p: i for i, p in enumerate(own)}
+            order = sorted(range(len(params)), key=lambda i: at.get(params[i], len(at)))
+            self._order[learn.opt_name] = order
+        return [params[i] for i in order]
 
 # %% ../../nbs/features/01_gradients.ipynb #p3rt3ns3
 class GradClip(_Bounded):
@@ -250,11 +259,6 @@ class GradClip(_Bounded):
     ):
         super().__init__(norm, value, norm_per_tensor)
         self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
-        self._order = {}    # optimizer's name → indices of its parameters, in the model's order
-
-    def before_fit(self, learn: Learner) -> None:
-        self._order, bound = {}, getattr(self, self._kind)
-        if isinstance(bound, Mapping): check_names('GradClip', bound, learn.opts)
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if (norm := self._clip(learn)) is not None: self.norms[learn.opt_name] = norm
@@ -269,13 +273,6 @@ class GradClip(_Bounded):
             return learn.world.whole(_clip_grads(nn.utils.clip_grad_norm_, params, bound))
         if self.value is not None: _clip_grads(nn.utils.clip_grad_value_, params, bound)
         else: _clip_each(learn, params, bound)
-
-    def _ordered(self, learn):
-        "List parameters in the order in which `clip_grad_norm_(model.parameters())` adds them"
-        params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
-        if len(order) != len(params):       # the first step, or the optimizer got another group
-            order = self._order[learn.opt_name] = _model_order(params, trained(learn))
-        return [params[i] for i in order]
 
 # %% ../../nbs/features/01_gradients.ipynb #0dd9222d
 class GradNorm(Hook):
