@@ -2,7 +2,7 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, same, weights
+from common import batches, make_learner, make_model, same, sgd, weights
 from trainer_nb.all import EarlyStopping, LambdaHook, NaNGuard
 
 
@@ -20,8 +20,6 @@ class Proxies(nn.Module):
 def parts():
     torch.manual_seed(0)
     return make_model(), Proxies()
-
-def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def test_a_parameter_that_model_and_loss_share_is_trained_once():
     model = nn.Linear(4, 3)

@@ -2,11 +2,9 @@
 import torch
 from torch import nn
 
-from common import batches, make_learner, plain_loop, same, weights
+from common import batches, make_learner, plain_loop, same, sgd, weights
 from trainer_nb.all import Freeze, LambdaHook
 
-
-def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
 
