@@ -6,13 +6,31 @@ from common import batches, make_learner, plain_loop, same, sgd, weights
 from trainer_nb.all import Freeze, LambdaHook
 
 
+class Student(nn.Module):
+    "A part that trains, a teacher that is to stay as it is, and a normalization that somebody has closed"
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.drop = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.3)
+        self.head = nn.Linear(8, 3)
+        self.teacher = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.5), nn.Linear(8, 3))
+        self.teacher.requires_grad_(False)
+    def forward(self, x):
+        with torch.no_grad(): known = self.teacher(x)
+        return self.head(self.drop(self.norm(self.body(x)))) + known
+
+def student():
+    torch.manual_seed(0)
+    res = Student()
+    res.teacher.eval()
+    res.norm.eval()
+    return res
+
 def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
 
 def test_a_search_keeps_them_too():
-    seen, model = [], nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.3), nn.Linear(8, 3))
-    model[1].eval()
-    learn = make_learner(model, optim=sgd, hooks=[
-        Freeze('1', in_eval=True), LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
+    seen = []
+    learn = make_learner(student(), optim=sgd, hooks=[
+        Freeze('teacher', 'norm', in_eval=True), LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
     before = modes(learn)
     learn.lr_find(n_steps=12)
     assert seen and all(o == before for o in seen) and modes(learn) == before
