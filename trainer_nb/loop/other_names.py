@@ -58,13 +58,8 @@ EVENT_NAMES = _by_name({    # event or step here → names elsewhere; as a dict:
         'after_cancel_train after_cancel_validate after_cancel_epoch after_cancel_fit',
     '`after_step`, with the values in `learn.history`': 'on_log',
     '`state_dict` and `load_state_dict`': 'on_save on_save_checkpoint on_load_checkpoint',
-})
-
-# %% ../../nbs/loop/31_other_names.ipynb #bf54cd56
-EVENT_NAMES |= _by_name({
     "the learner's step, Learner(train_step=f)": 'training_step compute_loss',
-    "the learner's step, Learner(eval_step=f)":
-        'validation_step test_step prediction_step predict_step',
+    "the learner's step, Learner(eval_step=f)": 'validation_step test_step prediction_step predict_step',
     "the learner's Learner(optim=...), and the hook LRScheduler": 'configure_optimizers',
 })
 
