@@ -264,14 +264,13 @@ class _Packed(_Sums):
         weights, start = count_targets(weights), self.n_packed
         self.n_packed += len(losses)
         chunks = self._pack_losses(losses, weights)
-        if self.history is not None:
-            if self.world.size > 1: _share(self.shares, chunks, losses, weights, start)
-            for name, values in zip(self.lr_names, zip(*lrs)):
-                is_tensor = isinstance(values[0], Tensor)
-                chunks[name] = stack_scalars(values) if is_tensor else list(values)
         if self.measures.objects: self._pack('', ns, ns)    # weight of the metric objects' values
-        chunks |= self._pack_extras(ns)
-        if self.history is not None: self.history.add_steps(len(weights), chunks)
+        extras = self._pack_extras(ns)
+        if self.history is None: return
+        if self.world.size > 1: _share(self.shares, chunks, losses, weights, start)
+        for name, values in zip(self.lr_names, zip(*lrs)):
+            chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
+        self.history.add_steps(len(weights), chunks | extras)
 
 # %% ../../nbs/loop/21_accumulate.ipynb #3ff9c080
 def _columns(pairs, returned):

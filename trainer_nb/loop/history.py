@@ -51,8 +51,7 @@ class _Batches:
     def add_steps(self, n: int, chunks: Mapping) -> None:
         "Record `n` training batches: name → 1-d tensor or list"
         for name, values in chunks.items():
-            if name not in self.series: self.series[name] = Series()
-            self.series[name].extend(self.n_packed, values)
+            self.series.setdefault(name, Series()).extend(self.n_packed, values)
         self.n_packed += n
 
     def revise_steps(self, n: int, chunks: Mapping) -> None:
