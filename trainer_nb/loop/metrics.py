@@ -190,8 +190,7 @@ class Metric:
         res = {}
         for k, v in value.items():
             if ids and k == 'classes': continue
-            is_by_class = getattr(v, 'shape', None) == (len(ids),)
-            classes = seen if is_by_class else self.classes
+            classes = seen if getattr(v, 'shape', None) == (len(ids),) else self.classes
             res |= _entries(self.name, f'{self.prefix}{k}', v, classes)
         return res
 
