@@ -114,7 +114,7 @@ def recording(n=2560, rounds=50):
     losses, times = torch.rand(997).unbind(), []
     for _ in range(rounds):
         history = History()
-        accumulator, start = Accumulator([], 'cpu', True, history, ['lr']), perf_counter()
+        accumulator, start = Accumulator([], 'cpu', history, ['lr']), perf_counter()
         for i in range(n): accumulator.add(losses[i % 997], {}, 32, (1e-3,))
         history.fetch()
         times.append((perf_counter() - start)/n*1e6)

@@ -180,3 +180,12 @@ def reasons(*expected):
     with told() as said: yield
     said = [o for o in said if 'Compile' in o]
     assert len(said) == len(expected) and all(re.search(p, o) for p, o in zip(expected, said)), said
+
+def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
+
+def cells(path, kind='code'):
+    "Sources of a notebook's cells"
+    found = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [''.join(c['source']) for c in found if c['cell_type'] == kind]
+
+def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]

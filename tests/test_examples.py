@@ -1,20 +1,15 @@
 """The pages of known programs: each names its source, trains with a `Learner` in fewer lines than the loop by hand
 beside it, and compares the weights. `test_notebooks.py` runs them"""
-import json, re
+import re
 from pathlib import Path
 
 import pytest
 
+from common import cells, lines
+
 folder = Path(__file__).parents[1]/'nbs/examples'
 gallery, *pages = sorted(folder.glob('*.ipynb'))
 each = pytest.mark.parametrize('path', pages, ids=lambda o: o.stem)
-
-
-def cells(path, kind):
-    found = json.loads(path.read_text(encoding='utf-8'))['cells']
-    return [''.join(c['source']) for c in found if c['cell_type'] == kind]
-
-def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]
 
 
 def test_there_are_twelve_and_the_gallery_shows_each():
@@ -22,7 +17,7 @@ def test_there_are_twelve_and_the_gallery_shows_each():
     assert len(pages) >= 12
     listed = re.findall(r'^## \[(.+)\]\((\w+)\.ipynb\)$', '\n'.join(cells(gallery, 'markdown')), flags=re.M)
     assert listed == [(cells(o, 'markdown')[0].splitlines()[0].removeprefix('# '), o.stem) for o in pages]
-    shown = re.findall(r"^(?:picture|words)\('(\w+)'", '\n'.join(cells(gallery, 'code')), flags=re.M)
+    shown = re.findall(r"^(?:picture|words)\('(\w+)'", '\n'.join(cells(gallery)), flags=re.M)
     assert [*dict.fromkeys(shown)] == [o.stem for o in pages]
 
 @each
@@ -34,7 +29,7 @@ def test_a_page_names_its_source_and_says_what_the_learner_did(path):
 @each
 def test_training_takes_fewer_lines_than_the_loop_and_weights_are_compared(path):
     "Functions that both use are counted for neither"
-    code = cells(path, 'code')
+    code = cells(path)
     [train], [loop] = ([o for o in code if o.startswith(f'#| {name}\n')] for name in ('learner', 'plain'))
     assert code[-1] == loop and re.search(r'^assert all\(torch\.equal\(', loop, flags=re.M)
     both = {o for o in re.findall(r'^def (\w+)', train, flags=re.M) if re.search(rf'\b{o}\(', loop)}

@@ -1,19 +1,14 @@
 """The lessons about one's own data: short, with a score that is checked,
 and a prediction for a new file. `test_notebooks.py` runs them"""
-import ast, json, re, subprocess, sys
+import ast, re, subprocess, sys
 from pathlib import Path
 
 import pytest
 
+from common import cells, lines
+
 lessons = sorted((Path(__file__).parents[1]/'nbs/lessons').glob('*.ipynb'))
 
-
-def cells(path):
-    "Sources of the code cells"
-    return [''.join(c['source'])
-            for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
-
-def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]
 
 def calls(source):
     return {o.func.attr for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Call)
@@ -37,14 +32,14 @@ def n_statements(*sources):
 
 def written(*sources):
     "Count lines as ruff formats them, without imports, comments and blank lines"
-    lines = []
+    res = []
     for source in sources:
         tree = [o for o in ast.parse(source).body if not isinstance(o, ast.Import | ast.ImportFrom)]
         source = '\n'.join(map(ast.unparse, tree))
         command = [sys.executable, '-m', 'ruff', 'format', '--line-length=100', '-']
         done = subprocess.run(command, input=source, text=True, capture_output=True, check=True)
-        lines += [o for o in done.stdout.splitlines() if o.strip()]
-    return len(lines)
+        res += [o for o in done.stdout.splitlines() if o.strip()]
+    return len(res)
 
 def ours(path):
     "The first program of a lesson, and the one that predicts in another process"

@@ -4,7 +4,7 @@ from torch import nn
 
 from common import batches, make_learner
 from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, Metric, accuracy, sweep
-from trainer_nb.loop import as_mode, good_values
+from trainer_nb.loop import as_mode
 
 
 @pytest.mark.parametrize('name, values', [('F1', [.5, .7, .9, .8, .7]), ('MeanSquaredError', [.5, .3, .1, .2, .3])])
@@ -15,18 +15,6 @@ def test_the_name_tells_which_values_are_better(name, values, tmp_path):
     learn = make_learner(nn.Linear(4, 3), batches(), batches(), metrics=[metric], hooks=[stop, keep])
     learn.fit(5)
     assert stop.best_epoch == 2 and stop.best == keep.best()['metric'] == pytest.approx(values[2])
-
-@pytest.mark.parametrize('good, names', [
-    ('max', 'valid_IoU valid_mIoU valid_mean_iou valid_BLEUScore valid_bleu4 valid_ROUGEScore valid_rouge1 '
-            'valid_rougeL_f1 valid_JaccardIndex valid_MulticlassF1Score valid_BinaryAUROC valid_R2Score valid_mAP '
-            'valid_map50 valid_box/map_75 valid_top5 valid_acc'),
-    ('min', 'valid_loss train_loss_d valid_loss_neg valid_MeanSquaredError valid_WordErrorRate valid_val_mse '
-            'valid_Perplexity valid_clean_loss valid_dice_loss valid_IoULoss'),
-    (None, 'valid_error_accuracy valid_loss_accuracy valid_neg_mean_squared_error valid_NegMeanSquaredError '
-           'valid_negative_loss valid_depth valid_lossless valid_maps')])
-def test_words_of_names(good, names):
-    "IoU fell into two words, and of two words that disagree the first kind won: the worst weights were kept"
-    assert {o: good_values(o) for o in names.split()} == dict.fromkeys(names.split(), good)
 
 def test_a_name_that_does_not_tell_needs_a_mode(tmp_path):
     for wrong in (lambda: EarlyStopping(monitor='valid_depth'), lambda: Checkpoint(tmp_path, monitor='valid_depth'),

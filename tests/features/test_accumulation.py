@@ -184,15 +184,6 @@ def test_a_window_that_weighs_nothing(n):
         return learn.model
     assert close(fit(int), fit(torch.as_tensor))
 
-def test_sums_and_means_in_one_window_are_refused():
-    def step(batch, learn):
-        is_sum = learn.state.batch_idx % 2 == 0
-        loss = F.cross_entropy(learn.model(batch[0]), batch[1], reduction='sum' if is_sum else 'mean')
-        return {'loss': loss, **({'reduction': 'sum'} if is_sum else {})}
-    for data in cut([4]*6), cut([4]*6)[1:]:
-        with pytest.raises(ValueError, match='sums, and others that are means'):
-            make_learner(model(), data, train_step=step, hooks=[GradAccum(2)]).fit(1)
-
 
 # Losses that do not count each target alike
 
@@ -221,15 +212,6 @@ def test_a_validation_loss_is_that_of_all_data_at_once(name, bs):
     assert found['valid_loss'] == pytest.approx(expected, rel=1e-6)
     with torch.no_grad(): assert found['valid_mean'] == pytest.approx(m(x)[:, 0].mean().item(), rel=1e-5)
     assert math.isnan(learn.validate((x[4:10], y[4:10]))['valid_loss'])
-
-def test_class_weights_may_change_in_a_fit():
-    m, x, y = uncounted('weight')
-    def change(learn): learn.loss_fn.weight = W.flip(0)
-    learn = make_learner(m, (x, y), (x, y), loss_fn=nn.CrossEntropyLoss(weight=W), bs=7,
-                         hooks=LambdaHook(before_epoch=change))
-    learn.fit(1)
-    with torch.no_grad(): expected = F.cross_entropy(m.eval()(x), y, weight=W.flip(0)).item()
-    assert learn.history.epochs['valid_loss'] == [pytest.approx(expected, rel=1e-6)]
 
 @loss_fns
 def test_accumulated_losses_that_count_equal_the_big_batch(name, n=2):

@@ -107,23 +107,6 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
 
 # Wrong signatures, before anything runs
 
-@pytest.mark.parametrize('point, f, message', [
-    ('do_backward', lambda self, learn: None,
-     r'do_backward\(self, learn\)`: expected \(self, learn, nxt\) or \(self, learn, nxt, loss\)'),
-    ('do_step', lambda self, learn, nxt, loss: nxt(),
-     r'expected \(self, learn, nxt\) or .* or \(self, learn, nxt, model, loss_fn\)'),
-    ('do_step', lambda self, learn, nxt, loss_fn, model: nxt(), r'loss_fn, model\)`: expected'),
-    ('do_opt_step', lambda self, learn, nxt, *, loss: nxt(), r'expected \(self, learn, nxt\)$'),
-    ('after_loss', lambda self, learn, nxt: nxt(), r'nxt\)`: expected \(self, learn\)$')])
-def test_wrong_signatures_are_refused_at_the_class(point, f, message):
-    with pytest.raises(TypeError, match='Mine defines `.*' + message): type('Mine', (Hook,), {point: f})
-
-def test_wrong_signatures_are_refused_by_lambda_hook():
-    with pytest.raises(TypeError, match=r'LambdaHook defines `do_backward\(learn, nxt, model\)`: '
-                                        r'expected \(learn, nxt\) or \(learn, nxt, loss\)'):
-        LambdaHook(do_backward=lambda learn, nxt, model: nxt())
-    LambdaHook(after_loss=print, do_backward=lambda *args: args[1]())
-
 def test_a_method_that_came_later_is_refused_before_a_fit_runs():
     class Mine(Hook): pass
     Mine.do_step = lambda self, learn: None

@@ -2,9 +2,8 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, same, weights
+from common import batches, make_learner, make_model, same, sgd, weights
 from trainer_nb.all import EarlyStopping, LambdaHook, NaNGuard
-from trainer_nb.loop.optim import make_optimizers
 
 
 class Proxies(nn.Module):
@@ -21,15 +20,6 @@ class Proxies(nn.Module):
 def parts():
     torch.manual_seed(0)
     return make_model(), Proxies()
-
-def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
-
-def test_the_loss_can_have_an_optimizer_of_its_own():
-    model, loss_fn = parts()
-    opts = make_optimizers(nn.ModuleDict({'body': model}), {'body': sgd, 'loss_fn': torch.optim.Adam}, loss_fn=loss_fn)
-    assert [len(o.param_groups[0]['params']) for o in opts.values()] == [4, 2]
-    with pytest.raises(ValueError, match='model.loss_fn, which is not a module'):
-        make_optimizers(model, {'loss_fn': sgd}, loss_fn=F.cross_entropy)
 
 def test_a_parameter_that_model_and_loss_share_is_trained_once():
     model = nn.Linear(4, 3)

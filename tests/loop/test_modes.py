@@ -2,7 +2,7 @@
 import torch
 from torch import nn
 
-from common import batches, make_learner, plain_loop, same, weights
+from common import batches, make_learner, plain_loop, same, sgd, weights
 from trainer_nb.all import Freeze, LambdaHook
 
 
@@ -24,8 +24,6 @@ def student():
     res.teacher.eval()
     res.norm.eval()
     return res
-
-def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
 

@@ -56,13 +56,18 @@ class _Start:
         self.n, self.buffers = batch_size(learn.batch), norm_buffers(*trained(learn), training=True)
         self.restore = Snapshot().rng(names=('torch', 'cuda', 'mps')).tensors(self.buffers).put_back
 
+# %% ../../nbs/features/10_accumulation.ipynb #3e9567b3
+def _cut(batch, most):
+    "Cut a batch into parts of at most `most` samples, as equal as possible"
+    n = batch_size(batch)
+    k = -(-n//most)
+    return divide_batch(batch, [n//k + (i < n % k) for i in range(k)])
+
 # %% ../../nbs/features/10_accumulation.ipynb #6e162e79
 class _Parts:
     "A batch whose parts go through the loop one by one"
     def __init__(self, learn, most):
-        n = batch_size(learn.batch)
-        k = -(-n//most)
-        self.batches = divide_batch(learn.batch, [n//k + (i < n % k) for i in range(k)])
+        self.batches = _cut(learn.batch, most)
         self.n, self.is_sum = learn.world.n, False
         self.losses, self.weights = [], []
         self.ns, self.numbers = [], []      # what the step returned: its own weights; all else
@@ -127,10 +132,7 @@ class Division:
         return True
 
     def run(self, learn: Learner, differentiate: Callable) -> None:
-        """Compute all parts of a batch with too many samples but the last, which becomes the batch
-
-        `differentiate()` computes loss and gradients of `learn.batch`, and takes the gradients.
-        """
+        "Compute the parts of a batch with too many samples; the last one becomes the batch"
         if self.most is None or not learn.training or batch_size(learn.batch) <= self.most: return
         self.parts = _Parts(learn, self.most)
         while not self.parts.open(learn): differentiate()

@@ -8,16 +8,16 @@ __all__ = ['GradAccum', 'GradClip', 'GradNorm']
 # %% ../../nbs/features/01_gradients.ipynb #094e6c06
 from collections.abc import Callable, Mapping
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..base import batch_size, common_device, each_, entries, local, norms, to_device
 from .accumulation import Division, Window
-from trainer_nb.loop import (
+from ..loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
-    parameters, refuse_closures, total_norm, trained
-)
+    parameters, refuse_closures, total_norm, trained)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):
@@ -26,11 +26,47 @@ def _loss_weight(learn):
     n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
 
-# %% ../../nbs/features/01_gradients.ipynb #6bc7b1fb
-class _Accumulation(Hook):
-    "What `GradAccum` does in a step: weight a loss, hold its gradients, step with a window's"
+# %% ../../nbs/features/01_gradients.ipynb #90455c52
+class _Windows(Hook):
+    "Gradients that wait for a step; with a `Division`, batches may be divided"
+    is_own = True
+    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
+    def __init__(self, n: int = 1, division: Any = None):
+        self.n, self.division = n, division
+        self.windows, self._loss = {}, None     # by optimizer's name; weight and unit of a loss
+
+    @property
+    def most(self) -> int | None:  # None: all
+        "Samples in a part of a batch, with 'auto'"
+        return self.division and self.division.most
+
+    def keep_batches_whole(self) -> None:
+        "Divide no batch from now on, even if it runs out of memory"
+        self.division = None
+
     def before_epoch(self, learn: Learner) -> None: self.windows.clear()
 
+    def state_dict(self) -> dict:
+        return {'windows': {k: o.state() for k, o in self.windows.items()}, 'most': self.most}
+
+    def take_state(self, state: dict) -> None:
+        if self.division is not None: self.division.most = state.get('most')
+        self.windows = {}
+        for name, (*rest, grads) in state['windows'].items():
+            self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
+
+    def reorder(self,
+        orders: dict[str, list[int]],  # optimizer's name → index of each parameter when saved
+    ) -> None:
+        "Match accumulated gradients to parameters in a new order"
+        for name, window in self.windows.items():
+            if name not in orders: continue
+            grads = window.grads
+            window.grads = {i: grads[j] for i, j in enumerate(orders[name]) if j in grads}
+
+# %% ../../nbs/features/01_gradients.ipynb #ec895de6
+class _Weighing(_Windows):
+    "Weighs the losses of a window, and those of the parts of a batch"
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
         n, window = _loss_weight(learn), self.windows.get(learn.phase.opt_names[0])
         parts = self.division and self.division.parts
@@ -51,6 +87,17 @@ class _Accumulation(Hook):
         nxt(loss)
         if parts is not None and parts.close(learn, n): self.division.parts = None
 
+    def before_step(self, learn: Learner) -> None:
+        if self.division is not None and learn.training: self.division.before_step(learn)
+
+    def relieve(self, learn: Learner) -> bool:
+        if self.division is None or self.division.start is None: return False
+        self.windows.clear()
+        return self.division.halve(learn)
+
+# %% ../../nbs/features/01_gradients.ipynb #6bc7b1fb
+class _Stepping(_Weighing):
+    "Holds gradients until `n` losses are there, and steps with those of the window"
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         window, params = self.windows.get(learn.opt_name) or Window(), parameters(learn.opt)
         weight, unit = self._loss or (0., None)
@@ -86,7 +133,7 @@ class _Accumulation(Hook):
         for name in [o for o in learn.opts if o in self.windows]: learn.phase.step_opt(learn, name)
 
 # %% ../../nbs/features/01_gradients.ipynb #ffd5ee65
-class GradAccum(_Accumulation):
+class GradAccum(_Stepping):
     """Make one optimizer step out of `n` losses, equal to a step on one big batch
 
     Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums
@@ -97,26 +144,15 @@ class GradAccum(_Accumulation):
     of half the size, for the same step; only BatchNorm and dropout differ, which see part by part.
     Hooks see each part as a batch, up to `after_backward`; then `learn.loss` is that of the batch.
     """
-    unique, is_own, provides = True, True, ('accumulation',)
+    unique, provides = True, ('accumulation',)
     ord, runs_before = -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')
-    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
     def __init__(self,
         n: int | str,  # ≥ 1: losses per optimizer step; or 'auto': divide batches that run out of memory
     ):
         if isinstance(n, str) and n != 'auto':
             raise ValueError(f"GradAccum(n) is {n!r}: expected a whole number, or 'auto'")
-        self.n = 1 if n == 'auto' else as_count('GradAccum(n)', n)
-        self.division = Division() if n == 'auto' else None
-        self.windows, self._loss = {}, None     # by optimizer's name; weight and unit of a loss
-
-    @property
-    def most(self) -> int | None:  # None: all
-        "Samples in a part of a batch, with 'auto'"
-        return self.division and self.division.most
-
-    def keep_batches_whole(self) -> None:
-        "Divide no batch from now on, even if it runs out of memory"
-        self.division = None
+        if n == 'auto': super().__init__(division=Division())
+        else: super().__init__(as_count('GradAccum(n)', n))
 
     def before_fit(self, learn: Learner) -> None:
         refuse_closures(learn, 'GradAccum', 'pass larger batches')
@@ -127,36 +163,10 @@ class GradAccum(_Accumulation):
             window, params = self.windows[name], parameters(learn.opts[name])
             window.grads = {i: g.to(params[i].device) for i, g in window.grads.items()}
 
-    def before_step(self, learn: Learner) -> None:
-        if self.division is not None and learn.training: self.division.before_step(learn)
-
-    def relieve(self, learn: Learner) -> bool:
-        if self.division is None or self.division.start is None: return False
-        self.windows.clear()
-        return self.division.halve(learn)
-
     def after_fit(self, learn: Learner) -> None:
         learn.state.grad_accum_steps, self._loss = 1, None
         if self.division is not None: self.division.forget()
         if learn.cancelled not in RESUMABLE: self.windows.clear()
-
-    def state_dict(self) -> dict:
-        return {'windows': {k: o.state() for k, o in self.windows.items()}, 'most': self.most}
-
-    def take_state(self, state: dict) -> None:
-        if self.division is not None: self.division.most = state.get('most')
-        self.windows = {}
-        for name, (*rest, grads) in state['windows'].items():
-            self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
-
-    def reorder(self,
-        orders: dict[str, list[int]],  # optimizer's name → index of each parameter when saved
-    ) -> None:
-        "Match accumulated gradients to parameters in a new order"
-        for name, window in self.windows.items():
-            if name not in orders: continue
-            grads = window.grads
-            window.grads = {i: grads[j] for i, j in enumerate(orders[name]) if j in grads}
 
 # %% ../../nbs/features/01_gradients.ipynb #4061f0f3
 def _check_bound(what, bound):
@@ -197,18 +207,10 @@ def _clip_each(learn, params, bound):
     shares = zip((bound/found).clamp(max=1).unbind(), grads)
     each_('mul', [entries(local(o)) for o in grads], [to_device(o, g.device) for o, g in shares])
 
-# %% ../../nbs/features/01_gradients.ipynb #p3rt3ns3
-class GradClip(Hook):
-    "Clip the gradients of each optimizer step, by norm, by the norm of each tensor, or by value"
-    unique, ord, provides = True, -10, ('clipping',)
-    def __init__(self,
-        norm: float | Mapping | None = None,   # > 0: largest 2-norm of an optimizer's gradients together;
-                                               # or by its name: other optimizers are not clipped
-        *,
-        value: float | Mapping | None = None,  # > 0: largest absolute value of an entry; or by name
-        norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of each gradient, as
-                                                            # TensorFlow's `clip_by_norm`; or by name
-    ):
+# %% ../../nbs/features/01_gradients.ipynb #d68bb9d8
+class _Bounded(Hook):
+    "One bound of three kinds, for all optimizers or by their names"
+    def __init__(self, norm: Any, value: Any, norm_per_tensor: Any):
         bounds = {'norm': norm, 'value': value, 'norm_per_tensor': norm_per_tensor}
         kinds = [k for k, o in bounds.items() if o is not None]
         if len(kinds) != 1: raise ValueError(
@@ -217,7 +219,6 @@ class GradClip(Hook):
         [self._kind] = kinds
         self.norm, self.value, self.norm_per_tensor = norm, value, norm_per_tensor
         _check_bound(f'GradClip({self._kind})', bounds[self._kind])
-        self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
         self._order = {}    # optimizer's name → indices of its parameters, in the model's order
 
     def before_fit(self, learn: Learner) -> None:
@@ -234,6 +235,31 @@ class GradClip(Hook):
         "Return whether it clips this optimizer by norm"
         return self.norm is not None and self._bound_of(name) is not None
 
+    def _ordered(self, learn):
+        "List parameters in the order in which `clip_grad_norm_(model.parameters())` adds them"
+        params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
+        if len(order) != len(params):       # the first step, or the optimizer got another group
+            own = chain.from_iterable(o.parameters() for o in trained(learn))
+            at = {p: i for i, p in enumerate(own)}
+            order = sorted(range(len(params)), key=lambda i: at.get(params[i], len(at)))
+            self._order[learn.opt_name] = order
+        return [params[i] for i in order]
+
+# %% ../../nbs/features/01_gradients.ipynb #p3rt3ns3
+class GradClip(_Bounded):
+    "Clip the gradients of each optimizer step, by norm, by the norm of each tensor, or by value"
+    unique, ord, provides = True, -10, ('clipping',)
+    def __init__(self,
+        norm: float | Mapping | None = None,   # > 0: largest 2-norm of an optimizer's gradients together;
+                                               # or by its name: other optimizers are not clipped
+        *,
+        value: float | Mapping | None = None,  # > 0: largest absolute value of an entry; or by name
+        norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of each gradient, as
+                                                            # TensorFlow's `clip_by_norm`; or by name
+    ):
+        super().__init__(norm, value, norm_per_tensor)
+        self.norms = {}     # optimizer's name → 0-d tensor: norm before the latest clip
+
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if (norm := self._clip(learn)) is not None: self.norms[learn.opt_name] = norm
         if learn.closes: learn.phase.on_gradients.append(self._clip)
@@ -247,16 +273,6 @@ class GradClip(Hook):
             return learn.world.whole(_clip_grads(nn.utils.clip_grad_norm_, params, bound))
         if self.value is not None: _clip_grads(nn.utils.clip_grad_value_, params, bound)
         else: _clip_each(learn, params, bound)
-
-    def _ordered(self, learn):
-        "List parameters in the order in which `clip_grad_norm_(model.parameters())` adds them"
-        params, order = parameters(learn.opt), self._order.get(learn.opt_name, ())
-        if len(order) != len(params):       # the first step, or the optimizer got another group
-            own = chain.from_iterable(o.parameters() for o in trained(learn))
-            at = {p: i for i, p in enumerate(own)}
-            order = sorted(range(len(params)), key=lambda i: at.get(params[i], len(at)))
-            self._order[learn.opt_name] = order
-        return [params[i] for i in order]
 
 # %% ../../nbs/features/01_gradients.ipynb #0dd9222d
 class GradNorm(Hook):

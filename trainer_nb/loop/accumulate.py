@@ -16,48 +16,19 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds, common_device, map_tensors
-from trainer_nb.loop.averages import (
+from .averages import (
     CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state,
-    reset_copy, scalars, stack_scalars, stacked, unstacked, weighted_sums
-)
+    reset_copy, scalars, stack_scalars, stacked, weighted_sums)
 from .steps import Returned, count_targets, loss_weight, on_host
 from .world import World
 
-# %% ../../nbs/loop/21_accumulate.ipynb #e61fd4c3
-class Measures:
-    "The metrics of one pass, and what they have seen"
-    def __init__(self,
-        metrics: Sequence,                 # of `Metric`
-        device: Any,                       # for the state of metric objects
-        waits: bool = False,               # metric functions may see the first batch together with others
-        is_fresh: bool = False,            # targets of a batch are not written to later
-        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out
-    ):
-        self.metrics, self.missing, self.left_out = [*metrics], missing, set()
-        self.before = None      # their states before the current batch, if they have seen of it
+# %% ../../nbs/loop/21_accumulate.ipynb #2dda858a
+class _Seen:
+    "What the metrics of one pass have seen, by metric"
+    def __init__(self, metrics: Sequence, device: Any, waits: bool = False, is_fresh: bool = False):
+        self.left_out: set[str] = set()
         self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
         self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
-
-    def see(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
-        "Pass a batch of weight `n` to the metrics; one that does not count keeps the ranks in step"
-        if self.missing is not None or self.left_out: self._check_keys(result)
-        if not counts: return
-        for o in self.averages: o.add(result, n)
-        for m, o in self.objects: noting(m, o.update, *map(detached, m.inputs(result)))
-
-    def see_part(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
-        "Pass a part of the current batch to the metrics, in a way that `undo` takes back"
-        if self.before is None: self.before = self._states(deepcopy)
-        self.see(result, n, counts)
-
-    def keep(self) -> None:
-        "The current batch is done: keep what was seen of it"
-        self.before = None
-
-    def undo(self) -> None:
-        "Take what was seen of the current batch out of the metrics"
-        if self.before is not None: self._set_states(**self.before)
-        self.keep()
 
     def _states(self, copied=lambda state: state):
         return {'averages': {o.metric.name: o.state_dict() for o in self.averages},
@@ -66,16 +37,6 @@ class Measures:
     def _set_states(self, averages, objects):
         for o in self.averages: o.load_state_dict(averages[o.metric.name])
         for m, o in self.objects: load_object_state(o, objects[m.name])
-
-    def _check_keys(self, result):
-        "Leave out the metrics whose inputs only the other phase returns"
-        if self.missing is not None:
-            if names := self.missing(self.metrics, result): self._leave_out(self.left_out | names)
-            self.missing = None
-        for m in self.metrics if self.left_out else ():
-            if m.name in self.left_out and m.pred in result and m.targ in result:
-                raise KeyError(f'metric `{m.name}` finds its inputs in this batch but did not in '
-                               'the first one: return them for every batch, or for none')
 
     def _leave_out(self, names):
         self.left_out = names
@@ -98,6 +59,47 @@ class Measures:
     def close(self) -> None:
         "Release everything"
         self.averages, self.objects = [], []
+
+# %% ../../nbs/loop/21_accumulate.ipynb #e61fd4c3
+class Measures(_Seen):
+    "The metrics of one pass, and what they have seen"
+    def __init__(self,
+        metrics: Sequence,                 # of `Metric`
+        device: Any,                       # for the state of metric objects
+        waits: bool = False,               # metric functions may see the first batch together with others
+        is_fresh: bool = False,            # targets of a batch are not written to later
+        missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out
+    ):
+        super().__init__(metrics, device, waits, is_fresh)
+        self.metrics, self.missing = [*metrics], missing
+        self.before = None      # their states before the current batch, if they have seen of it
+
+    def see(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
+        "Pass a batch of weight `n` to the metrics; one that does not count keeps the ranks in step"
+        if self.missing is not None or self.left_out: self._check_keys(result)
+        if not counts: return
+        for o in self.averages: o.add(result, n)
+        for m, o in self.objects: noting(m, o.update, *map(detached, m.inputs(result)))
+
+    def see_part(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
+        "Pass a part of the current batch to the metrics, in a way that `undo` takes back"
+        if self.before is None: self.before = self._states(deepcopy)
+        self.see(result, n, counts)
+
+    def undo(self) -> None:
+        "Take what was seen of the current batch out of the metrics"
+        if self.before is not None: self._set_states(**self.before)
+        self.before = None
+
+    def _check_keys(self, result):
+        "Leave out the metrics whose inputs only the other phase returns"
+        if self.missing is not None:
+            self._leave_out(self.left_out | self.missing(self.metrics, result))
+            self.missing = None
+        for m in self.metrics:
+            if m.name in self.left_out and m.pred in result and m.targ in result:
+                raise KeyError(f'metric `{m.name}` finds its inputs in this batch but did not in '
+                               'the first one: return them for every batch, or for none')
 
 # %% ../../nbs/loop/21_accumulate.ipynb #ae58ae4f
 def _spread(values, there, n):
@@ -170,128 +172,77 @@ def _computed(metric, o):
     try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
     except Exception: return {}
 
-# %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
-_KINDS = {
-    'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int,
-    'extras': {str: {int: object}}, 'shares?': [[(str, Tensor)]], 'with_mean?': [str],
-    'returned?': [str], 'left_out?': [str],
-    'averages': {str: {str: object}}, 'objects': {str: object}}
+# %% ../../nbs/loop/21_accumulate.ipynb #cdd35a92
+def _share(shares, chunks, losses, weights, start):
+    "Add this rank's losses to `shares`, (name, values, weights), with weight 0 where a batch has none"
+    device, n = common_device(chunks.values()), len(weights)
+    known = dict.fromkeys(name for name, *_ in shares)
+    for name in {**known, **chunks}:
+        if start and name not in known:
+            shares.append((name, torch.full((start,), math.nan), torch.zeros(start)))
+        key = name.removeprefix('train_')
+        values = chunks.get(name, torch.full((n,), math.nan))
+        has_it = [key in o if type(o) is dict else o is not None and key == 'loss' for o in losses]
+        mine = stack_scalars([w if is_there else 0. for w, is_there in zip(weights, has_it)])
+        shares.append((name, values.to(device), mine.to(device)))
 
-class Accumulator:
-    "The sample-weighted means of losses and metrics over one pass"
-    def __init__(self,
-        metrics: Sequence,                # of `Metric`
-        device: Any,                      # device for the state of metric objects
-        history: Any = None,              # `History` that records the losses and learning rates of every batch
-        lr_names: Sequence[str] = (),     # names of the learning rates
-        world: Any = None,                # `World` whose ranks have shards of the same pass
-        waits: bool = False,              # as for `Measures`
-        is_fresh: bool = False,           # targets of a batch are not written to later
-        is_sum: bool = False,             # losses are sums over samples, not means
-        missing: Callable | None = None,  # as for `Measures`
-        inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
-    ):
-        self.world, self.is_sum, self.is_fresh = world or World(), is_sum, is_fresh
-        self.metrics = [*metrics]
-        self.measures = Measures(metrics, device, waits, is_fresh, missing)
+def _together(world, shares, names, n):
+    "Reduce the shares of all ranks; return name → (n,), one value for each global batch"
+    res, like = {}, shares[-1][1] if shares else None
+    for name in names:
+        mine = [(o.to(like), w.to(like.device)) for other, o, w in shares if other == name]
+        if not mine: mine = [(like.new_full((n,), math.nan), like.new_zeros(n))]
+        values, weights = map(torch.cat, zip(*mine))
+        weights = weights.double()
+        weighted = torch.where(weights > 0, values.double()*weights, 0.)
+        total, weight, plain = world.sum(torch.stack([weighted, weights, values.double()]))
+        mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
+        res[name] = mean.to(values.dtype)
+    return res
+
+# %% ../../nbs/loop/21_accumulate.ipynb #f30cc42c
+class _Sums:
+    "Sums over one pass, and what is not added to them yet"
+    def __init__(self, measures: Any, returned: Any, world: Any = None, history: Any = None,
+                 lr_names: Sequence[str] = ()):
+        self.measures, self.metrics = measures, measures.metrics
+        self.returned, self.world, self.lr_names = returned, world or World(), lr_names
         self.rows = []                              # of batches not packed yet: (loss, n, learning rates, weight)
         self.sums, self.n_packed = {}, 0            # of packed batches, and their number
         self.shares = []                            # packed (name, losses, weights), if there are other ranks
         self.shared: Sequence[str] = ()             # the names there, on any rank
-        self.history, self.lr_names = history, lr_names
         self.extras = {}                            # recorded values: name → {row: value}
         self.with_mean = set()                      # names of those whose mean is a value of the pass
-        read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
-        self.returned = Returned(chain(read, _RESERVED), inputs)
+        self.history = history
         if history is None: return
         if history.open_metrics is not None: history.open_metrics.pack()
         history.open_metrics = self
 
-    copied = staticmethod(copied)       # makes what `add` takes of a loss
+    def _pack(self, name, losses, weights):
+        packed = scalars(losses) if self.world.size == 1 else stack_scalars(losses)
+        self.sums[name] = weighted_sums(packed, weights, self.sums.get(name))
+        return packed
 
-    def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
-        """Add a batch: its loss, `copied`, a dict of such or None; result, weight, learning rates
+    def _pack_losses(self, losses, weights):
+        "Pack losses; return their columns, with nan for the batches without one"
+        if {dict, type(None)}.isdisjoint(map(type, losses)):
+            return {'train_loss': self._pack('loss', losses, weights)}
+        losses, res = [o if type(o) is dict else {} if o is None else {'loss': o} for o in losses], {}
+        for name in dict.fromkeys(chain.from_iterable(losses)):
+            there = [i for i, o in enumerate(losses) if o.get(name) is not None]
+            packed = self._pack(name, [losses[i][name] for i in there], [weights[i] for i in there])
+            res['train_' + name] = _spread(packed, there, len(losses))
+        return res
 
-        The weight is the number of samples or the step's 'n'; some losses have their own.
-        """
-        if self.measures.before is not None: self.measures.keep()
-        elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
-        if not self.returned.others.issuperset(result):
-            loss = self._beside(loss, self.returned.of(result))
-        if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
-            weight = n
-            if type(loss) is dict: loss = {name: _per_sample(o, n) for name, o in loss.items()}
-            else: loss = _per_sample(loss, n)
-        else: weight = loss_weight(result, n, can_wait=self.is_fresh)
-        if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh):
-            weight = copied(weight)
-        self.rows.append((loss, n, lrs, weight))
-        if len(self.rows) >= CHUNK: self.pack()
-
-    def _beside(self, loss, found):
-        "Put the numbers that a step returned beside its losses, except what has a column already"
-        if not found: return loss
-        own = {} if loss is None else {'loss': loss}
-        if type(loss) is dict: own = loss
-        self.returned.leave_out(found.keys() & (own.keys() | self.with_mean))
-        values = {k: copied(o) if isinstance(o, Tensor) else float(o) for k, o in found.items()}
-        return own | {k: o for k, o in values.items() if k in self.returned.names}
-
-    @property
-    def names(self) -> list[str]:
-        "Names of the numbers that the step returned beside its losses"
-        return [*self.returned.names]
-
-    @property
-    def looked(self) -> bool:
-        "Whether the metrics have seen the current batch, or parts of it"
-        return self.measures.before is not None
-
-    def look(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass the first batch to the metrics before `add`, so that their errors show before training"
-        if self.rows or self.n_packed: return
-        if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
-
-    def take(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
-        if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
-
+# %% ../../nbs/loop/21_accumulate.ipynb #388e7052
+class _Packed(_Sums):
+    "Rows of batches, which are packed into sums and columns"
     def record(self, name: str, value: float | Tensor, mean: bool = False) -> None:
         "Record a value of the current batch beside its loss; its `mean` is one of the pass"
         if name not in self.extras:
             check_column(name, self.lr_names, [m.name for m in self.metrics], mean)
             if mean: self.with_mean.add(name)
         self.extras.setdefault(name, {})[len(self.rows)] = copied(value)
-
-    def forget(self) -> None:
-        "Drop what was recorded for the current batch"
-        for values in self.extras.values(): values.pop(len(self.rows), None)
-        self.undo()
-
-    def undo(self) -> None:
-        "Take the current batch, or those parts of it that they have seen, out of the metrics"
-        self.measures.undo()
-
-    def pack(self) -> None:
-        "Add the latest losses to the sums and to the history, without reading a value"
-        if not self.rows: return
-        (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
-        weights = count_targets(weights)
-        self.n_packed += len(losses)
-        are_alone = {dict, type(None)}.isdisjoint(map(type, losses))
-        if are_alone: chunks = {'train_loss': self._pack('loss', losses, weights)}
-        else:
-            losses = [o if type(o) is dict else {} if o is None else {'loss': o} for o in losses]
-            chunks = {'train_' + name: self._pack_some(name, [o.get(name) for o in losses], weights)
-                      for name in dict.fromkeys(chain.from_iterable(losses))}
-        if self.history is not None:
-            if self.world.size > 1: self._share(chunks, losses, weights)
-            for name, values in zip(self.lr_names, zip(*lrs)):
-                is_tensor = isinstance(values[0], Tensor)
-                chunks[name] = stack_scalars(values) if is_tensor else list(values)
-        if self.measures.objects: self._pack('', ns, ns)    # weight of the metric objects' values
-        chunks |= self._pack_extras(ns)
-        if self.history is not None: self.history.add_steps(len(weights), chunks)
 
     def _pack_extras(self, weights):
         "Pack the recorded values; return columns for the history"
@@ -306,60 +257,39 @@ class Accumulator:
             res[name] = _spread(scalars(found), there, n)
         return res
 
-    def _share(self, chunks, losses, weights):
-        "Keep this rank's losses for `together`, with weight 0 where a batch has none"
-        device, start = common_device(chunks.values()), self.n_packed - len(weights)
-        known = dict.fromkeys(name for name, *_ in self.shares)
-        for name in {**known, **chunks}:
-            if start and name not in known:
-                self.shares.append((name, torch.full((start,), math.nan), torch.zeros(start)))
-            key = name.removeprefix('train_')
-            values = chunks.get(name, torch.full((len(weights),), math.nan))
-            has_it = [key in o if type(o) is dict else key == 'loss' for o in losses]
-            mine = stack_scalars([w if is_there else 0. for w, is_there in zip(weights, has_it)])
-            self.shares.append((name, values.to(device), mine.to(device)))
+    def pack(self) -> None:
+        "Add the latest losses to the sums and to the history, without reading a value"
+        if not self.rows: return
+        (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
+        weights, start = count_targets(weights), self.n_packed
+        self.n_packed += len(losses)
+        chunks = self._pack_losses(losses, weights)
+        if self.measures.objects: self._pack('', ns, ns)    # weight of the metric objects' values
+        extras = self._pack_extras(ns)
+        if self.history is None: return
+        if self.world.size > 1: _share(self.shares, chunks, losses, weights, start)
+        for name, values in zip(self.lr_names, zip(*lrs)):
+            chunks[name] = stack_scalars(values) if isinstance(values[0], Tensor) else list(values)
+        self.history.add_steps(len(weights), chunks | extras)
 
-    def _pack_some(self, name, losses, weights):
-        "Pack the losses of one name, with nan for the batches without it"
-        there = [i for i, o in enumerate(losses) if o is not None]
-        packed = self._pack(name, [losses[i] for i in there], [weights[i] for i in there])
-        return _spread(packed, there, len(losses))
+# %% ../../nbs/loop/21_accumulate.ipynb #3ff9c080
+def _columns(pairs, returned):
+    "Return column → (mean, weight), and apart from them those whose names are in `returned`"
+    res, beside = {}, {}
+    for name, pair in pairs:
+        if math.isnan(pair[1]):
+            raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the "
+                             'loss, such as the number of samples or mask.sum()')
+        if name in returned and name not in beside: beside[name] = pair
+        else: _put(res, name, pair)
+    return res, beside
 
-    def _pack(self, name, losses, weights):
-        packed = scalars(losses) if self.world.size == 1 else stack_scalars(losses)
-        self.sums[name] = weighted_sums(packed, weights, self.sums.get(name))
-        return packed
-
-    def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
-        "After `means`, return the losses of each global batch, reduced over all of several ranks"
-        res, like, n = {}, self.shares[-1][1] if self.shares else None, self.n_packed
-        for name in self.shared:
-            mine = [(o.to(like), w.to(like.device)) for other, o, w in self.shares if other == name]
-            if not mine: mine = [(like.new_full((n,), math.nan), like.new_zeros(n))]
-            values, weights = map(torch.cat, zip(*mine))
-            weights = weights.double()
-            weighted = torch.where(weights > 0, values.double()*weights, 0.)
-            total, weight, plain = self.world.sum(torch.stack([weighted, weights, values.double()]))
-            mean = torch.where(weight > 0, total/weight, plain/self.world.size)      # a batch may weigh nothing
-            res[name] = mean.to(values.dtype)
-        return res
-
+# %% ../../nbs/loop/21_accumulate.ipynb #3976eb6d
+class _Totals(_Packed):
+    "What a pass has added up, as means"
     def means(self) -> dict[str, float]:  # 'loss' and metric names → mean; empty if no batch
         "Read the means so far, in one transfer"
         return {name: mean for name, (mean, _) in self.weighted().items()}
-
-    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
-        "Read the means so far for a live display, without large metric objects, and change nothing"
-        twin = copy(self)
-        twin.history, twin.sums = None, dict(self.sums)
-        twin.pack()
-        columns = *self.names, *self.with_mean
-        found = [([name], twin.sums[name]) for name in columns if name in twin.sums]
-        found += [o for o in (a.peek() for a in self.measures.averages) if o[1] is not None]
-        res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
-        for m, o in self.measures.objects if self.world.size == 1 else ():
-            if twin.n_packed: res |= _computed(m, o)
-        return res
 
     def weighted(self) -> dict[str, tuple[float, float]]:  # 'loss', metric names → (mean, weight)
         "Read the means so far with their total weights, usually numbers of samples"
@@ -373,18 +303,68 @@ class Accumulator:
             averages = _of_all_ranks(self.world, averages)
         sums = [([name], self.sums.get(name, [0., 0.])) for name in names]
         sums += [o for o in averages if o[1] is not None]
-        res, returned = {}, {}
-        for name, pair in _means(self.world, sums):
-            if math.isnan(pair[1]):
-                raise ValueError("a step returned an 'n' below 0, or nan: it is the weight of the "
-                                 'loss, such as the number of samples or mask.sum()')
-            if name in self.returned.names and name not in returned: returned[name] = pair
-            else: _put(res, name, pair)
+        res, beside = _columns(_means(self.world, sums), self.returned.names)
         weight = res.pop('', (0., 0.))[1]
         for m, o in self.measures.objects:
             values = noting(m, lambda: m.columns(self.world.merged(o).compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
-        return res | {name: pair for name, pair in returned.items() if name not in res}
+        return res | {name: pair for name, pair in beside.items() if name not in res}
+
+    def together(self) -> dict[str, Tensor]:  # name → (n,), one value for each batch of the pass
+        "After `means`, return the losses of each global batch, reduced over all of several ranks"
+        return _together(self.world, self.shares, self.shared, self.n_packed)
+
+# %% ../../nbs/loop/21_accumulate.ipynb #41182ad1
+class _Current(_Totals):
+    "A pass that is still open"
+    @property
+    def looked(self) -> bool:
+        "Whether the metrics have seen the current batch, or parts of it"
+        return self.measures.before is not None
+
+    def look(self, result: Mapping, n: float | Tensor) -> None:
+        "Pass the first batch to the metrics before `add`, so that their errors show before training"
+        if self.rows or self.n_packed: return
+        if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
+
+    def take(self, result: Mapping, n: float | Tensor) -> None:
+        "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
+        if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
+
+    def forget(self) -> None:
+        "Drop what was recorded for the current batch"
+        for values in self.extras.values(): values.pop(len(self.rows), None)
+        self.undo()
+
+    def undo(self) -> None:
+        "Take the current batch, or those parts of it that they have seen, out of the metrics"
+        self.measures.undo()
+
+    def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
+        "Read the means so far for a live display, without large metric objects, and change nothing"
+        twin = copy(self)
+        twin.history, twin.sums = None, dict(self.sums)
+        twin.pack()
+        columns = *self.returned.names, *self.with_mean
+        found = [([name], twin.sums[name]) for name in columns if name in twin.sums]
+        found += [o for o in (a.peek() for a in self.measures.averages) if o[1] is not None]
+        res = {name: mean for name, (mean, weight) in _means(World(), found) if weight}
+        for m, o in self.measures.objects if self.world.size == 1 else ():
+            if twin.n_packed: res |= _computed(m, o)
+        return res
+
+# %% ../../nbs/loop/21_accumulate.ipynb #a63d34de
+_KINDS = {
+    'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int,
+    'extras': {str: {int: object}}, 'shares?': [[(str, Tensor)]], 'with_mean?': [str],
+    'returned?': [str], 'left_out?': [str], 'averages': {str: {str: object}}, 'objects': {str: object}}
+
+class _Saved(_Current):
+    "A pass and its state"
+    @property
+    def names(self) -> list[str]:
+        "Names of the numbers that the step returned beside its losses"
+        return [*self.returned.names]
 
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
@@ -402,8 +382,7 @@ class Accumulator:
         self.measures.load_state_dict(state)
         self.with_mean = set(state.get('with_mean', ()))
         self.returned.names = dict.fromkeys(state.get('returned', ()))
-        rows = zip(*map(unstacked, state['rows']))
-        self.rows = [(*o, o[1])[:4] for o in rows]      # three in older files
+        self.rows = [(*o, o[1])[:4] for o in zip(*state['rows'])]      # three in older files
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
         self.shares = [tuple(o) for o in state.get('shares', ())]
@@ -413,6 +392,54 @@ class Accumulator:
         self.pack()
         self.measures.close()
         self.shares = []
+
+# %% ../../nbs/loop/21_accumulate.ipynb #772e3059
+def _beside(loss, found, returned, taken):
+    "Put the numbers that a step returned beside its losses, except what has a column already"
+    if not found: return loss
+    own = {} if loss is None else {'loss': loss}
+    if type(loss) is dict: own = loss
+    returned.leave_out(found.keys() & (own.keys() | taken))
+    values = {k: copied(o) if isinstance(o, Tensor) else float(o) for k, o in found.items()}
+    return own | {k: o for k, o in values.items() if k in returned.names}
+
+# %% ../../nbs/loop/21_accumulate.ipynb #20f1cb6c
+class Accumulator(_Saved):
+    "The sample-weighted means of losses and metrics over one pass"
+    def __init__(self,
+        metrics: Sequence,                # of `Metric`
+        device: Any,                      # device for the state of metric objects
+        history: Any = None,              # `History` that records the losses and learning rates of every batch
+        lr_names: Sequence[str] = (),     # names of the learning rates
+        world: Any = None,                # `World` whose ranks have shards of the same pass
+        waits: bool = False,              # as for `Measures`
+        is_fresh: bool = False,           # targets of a batch are not written to later
+        is_sum: bool = False,             # losses are sums over samples, not means
+        missing: Callable | None = None,  # as for `Measures`
+        inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
+    ):
+        self.is_sum, self.is_fresh = is_sum, is_fresh
+        read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
+        super().__init__(Measures(metrics, device, waits, is_fresh, missing),
+                         Returned(chain(read, _RESERVED), inputs), world, history, lr_names)
+
+    copied = staticmethod(copied)       # makes what `add` takes of a loss
+
+    def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
+        "Add a batch: its loss, `copied`, a dict of such or None; result, weight, learning rates"
+        if self.measures.before is not None: self.measures.before = None
+        elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
+        if not self.returned.others.issuperset(result):
+            loss = _beside(loss, self.returned.of(result), self.returned, self.with_mean)
+        if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
+            weight = n
+            if type(loss) is dict: loss = {name: _per_sample(o, n) for name, o in loss.items()}
+            else: loss = _per_sample(loss, n)
+        else: weight = loss_weight(result, n, can_wait=self.is_fresh)
+        if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh):
+            weight = copied(weight)
+        self.rows.append((loss, n, lrs, weight))
+        if len(self.rows) >= CHUNK: self.pack()
 
 # %% ../../nbs/loop/21_accumulate.ipynb #e3c199bd
 def _by_set(columns):

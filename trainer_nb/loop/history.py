@@ -23,57 +23,35 @@ from .epoch_table import EpochTable, by_column, format_cell
 from .plot import Plot
 from .series import SERIES_KINDS, Series, pack_rows, unpack_rows
 
-# %% ../../nbs/loop/04_history.ipynb #475afeeb
-_ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
-HISTORY_KINDS = {
-    'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _ROWS_KINDS,
-    'valid_rows': _ROWS_KINDS, 'ends': Tensor, 'warned': [str], 'returned?': [str],
-    'spikes?': [{str: object}], 'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
+# %% ../../nbs/loop/04_history.ipynb #b8cd0d4c
+def _mean(name, values):
+    "Return the mean of a loss; one of several may be left out of some batches"
+    if name != 'train_loss': values = [v for v in values if v == v] or values
+    return sum(values)/len(values)
 
-def _callers_level():
-    "Return the `stacklevel` with which a warning names the line that called this package"
-    frame, level = sys._getframe(2), 2
-    while frame.f_back and frame.f_globals.get('__name__', '').startswith('trainer_nb.'):
-        frame, level = frame.f_back, level + 1
-    return level
+def _enough(name): return 1 if name == 'train_loss' else 10
 
-class History:
-    "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
+def _bad_from(columns):
+    "Return the number of the batch from which one of these losses stays nan or infinite, or None"
+    res = []
+    for name, values in columns.items():
+        i = next((i for i in range(len(values), 0, -1) if math.isfinite(values[i - 1])), 0)
+        if len(values) - i >= _enough(name): res.append(i + 1)
+    return min(res, default=None)
+
+# %% ../../nbs/loop/04_history.ipynb #3dd46817
+class _Batches:
+    "Values by training batch"
     def __init__(self):
         self.n_packed, self.series = 0, {}      # training batches; column → `Series`
-        self.epoch_rows: list[dict] = []
-        self.valid_rows: list[dict] = []
-        self.flags: list[tuple[int, str]] = []  # (batches so far, what happened then), see `flag`
-        self.branches: list[list[float]] = []   # losses that rewinds have left, see `left_branch`
-        self.ends = []          # number of batches recorded at the end of each epoch
-        self.warned = set()     # columns with a nan that `add_epoch` has warned about
-        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
-        self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.n_revised = 0      # how often recorded values were replaced
         self.open_metrics = None    # the accumulator that holds the latest batches
         self.thread = None      # id of the thread in which a fit runs; others may read at any time
-        self.status = ''        # how the latest fit ended, in one line
-        self.monitor = 'valid_loss', 'min'      # column that decides on the best epoch, and what is better
-        self.since = 0          # first epoch of the latest fit, which has the best one
-        self.kept = None        # index of the epoch whose weights were restored at its end
-        self.shown_in = None    # the cell that already shows it: `learn.fit(3)` shows its table once
-
-    def __getitem__(self, name):
-        raise TypeError(
-            f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
-            'epoch, learn.history.steps those by training batch')
-
-    def __dir__(self):      # for completion: only what users need
-        inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept
-            load_state_dict monitor n_packed n_revised note open_metrics recent returned
-            revise_steps series shown_in since state_dict text thread valid_rows warned"""
-        return sorted(set(super().__dir__()) - set(inner.split()))
 
     def add_steps(self, n: int, chunks: Mapping) -> None:
         "Record `n` training batches: name → 1-d tensor or list"
         for name, values in chunks.items():
-            if name not in self.series: self.series[name] = Series()
-            self.series[name].extend(self.n_packed, values)
+            self.series.setdefault(name, Series()).extend(self.n_packed, values)
         self.n_packed += n
 
     def revise_steps(self, n: int, chunks: Mapping) -> None:
@@ -82,14 +60,49 @@ class History:
             self.series.setdefault(name, Series()).replace(self.n_packed - n, values)
         self.n_revised += bool(chunks)
 
-    def note(self, names: Iterable[str]) -> None:
-        "Note which columns are those that the table may shorten"
-        self.returned |= dict.fromkeys(names)
-
     @property
     def n_steps(self) -> int:
         "Return the number of training batches recorded"
         return self.n_packed + (len(self.open_metrics.rows) if self.open_metrics is not None else 0)
+
+    def fetch(self,
+        n: int = 0,                         # length, as in `Series.fetch`
+        start: Callable = lambda name: 0,   # `f(name)` → index of the first value to return
+    ) -> dict[str, array]:                  # of double
+        "Return the values by training batch; in a thread other than the fit's, the last may be missing"
+        is_mine = self.thread in (None, get_ident())
+        if is_mine and self.open_metrics is not None: self.open_metrics.pack()
+        series = list(self.series.items())
+        return {name: s.fetch(n, start(name), keep=is_mine) for name, s in series}
+
+# %% ../../nbs/loop/04_history.ipynb #f86b1de6
+def _callers_level():
+    "Return the `stacklevel` with which a warning names the line that called this package"
+    frame, level = sys._getframe(2), 2
+    while frame.f_back and frame.f_globals.get('__name__', '').startswith('trainer_nb.'):
+        frame, level = frame.f_back, level + 1
+    return level
+
+# %% ../../nbs/loop/04_history.ipynb #2155607d
+class _Rows(_Batches):
+    "Rows of epochs and of validation passes, and notes on what happened in between"
+    def __init__(self):
+        super().__init__()
+        self.epoch_rows: list[dict] = []
+        self.valid_rows: list[dict] = []
+        self.flags: list[tuple[int, str]] = []  # (batches so far, what happened then), see `flag`
+        self.branches: list[list[float]] = []   # losses that rewinds have left, see `left_branch`
+        self.ends = []          # number of batches recorded at the end of each epoch
+        self.warned = set()     # columns with a nan that `add_epoch` has warned about
+        self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
+        self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
+        self.monitor = 'valid_loss', 'min'      # column that decides on the best epoch, and what is better
+        self.status, self.since = '', 0     # how the latest fit ended, in one line; its first epoch
+        self.kept = None        # index of the epoch whose weights were restored at its end
+
+    def note(self, names: Iterable[str]) -> None:
+        "Note which columns are those that the table may shorten"
+        self.returned |= dict.fromkeys(names)
 
     def add_valid(self, row: Mapping) -> None:
         "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
@@ -109,41 +122,15 @@ class History:
             warnings.warn(f'{name} is nan in epoch {row["epoch"]}', RuntimeWarning,
                           stacklevel=_callers_level())
 
-    def fetch(self,
-        n: int = 0,                         # length, as in `Series.fetch`
-        start: Callable = lambda name: 0,   # `f(name)` → index of the first value to return
-    ) -> dict[str, array]:                  # of double
-        "Return the values by training batch; in a thread other than the fit's, the last may be missing"
-        is_mine = self.thread in (None, get_ident())
-        if is_mine and self.open_metrics is not None: self.open_metrics.pack()
-        series = list(self.series.items())
-        return {name: s.fetch(n, start(name), keep=is_mine) for name, s in series}
+# %% ../../nbs/loop/04_history.ipynb #9b2732d3
+_ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Tensor}
+HISTORY_KINDS = {
+    'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _ROWS_KINDS,
+    'valid_rows': _ROWS_KINDS, 'ends': Tensor, 'warned': [str], 'returned?': [str],
+    'spikes?': [{str: object}], 'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
 
-    def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
-        "Return the mean losses of the latest `n` training batches"
-        found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
-        def mean(name, values):
-            if name == 'train_loss': return sum(values)/len(values)
-            values = [v for v in values if v == v] or values    # a nan: left out
-            return sum(values)/len(values)
-        losses = {name: o for name, o in found.items() if name.startswith('train_loss') and o}
-        return {name: mean(name, o) for name, o in losses.items()}
-
-    @property
-    def bad_from(self) -> int | None:  # None if the latest losses are finite
-        "Return the number of the training batch from which a training loss stays nan or infinite"
-        def enough(name): return 1 if name == 'train_loss' else 10      # one of several may be left out
-        tails = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
-        losses = [name for name in tails if name.startswith('train_loss')]
-        if tails.get('train_loss'): losses = ['train_loss']     # others are what a step returned, too
-        if all(any(map(math.isfinite, tails[name][-enough(name):])) for name in losses): return None
-        columns, bad = self.fetch(), []     # all values
-        for name in losses:
-            values = columns[name]
-            i = next((i for i in range(len(values), 0, -1) if math.isfinite(values[i - 1])), 0)
-            if len(values) - i >= enough(name): bad.append(i + 1)
-        return min(bad, default=None)
-
+class _Saved(_Rows):
+    "All values, and their state"
     def state_dict(self) -> dict:  # of tensors, which stay on their device, numbers and lists
         "Return all values, except those that an open accumulator still holds"
         return {'n_packed': self.n_packed,
@@ -171,6 +158,9 @@ class History:
             self.series[name] = Series()
             self.series[name].load_state_dict(s)
 
+# %% ../../nbs/loop/04_history.ipynb #9547ed0e
+class _Values(_Saved):
+    "All values, by batch, by epoch and by validation pass"
     @property
     def steps(self) -> dict[str, list[float]]:  # `train_loss`, `lr` → a value for each training batch
         "Return values by training batch, as lists: 32 MB per million batches and column; `fetch` takes 8"
@@ -193,6 +183,24 @@ class History:
         from pandas import DataFrame
         return DataFrame(getattr(self, what))
 
+    def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
+        "Return the mean losses of the latest `n` training batches"
+        found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
+        return {name: _mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
+
+    @property
+    def bad_from(self) -> int | None:  # None if the latest losses are finite
+        "Return the number of the training batch from which a training loss stays nan or infinite"
+        latest = self.fetch(start=lambda name: max(self.n_steps - 10, 0))
+        names = [name for name in latest if name.startswith('train_loss')]
+        if latest.get('train_loss'): names = ['train_loss']     # others are what a step returned, too
+        if all(any(map(math.isfinite, latest[o][-_enough(o):])) for o in names): return None
+        columns = self.fetch()
+        return _bad_from({o: columns[o] for o in names})
+
+# %% ../../nbs/loop/04_history.ipynb #c0adbed0
+class _Table(_Values):
+    "All values, and the epoch table"
     def lines(self,
         first: int = 0,             # first row to show
         most: int = 40,             # maximum number of rows: the first, the best and the last ones
@@ -207,11 +215,7 @@ class History:
         return [format_cell(name, row.get(name, math.nan), first_s) for name in names]
 
     def best(self, first: int = 0) -> int | None:
-        """Return the index of the row whose weights were restored, or else of the best one
-
-        It is one of the latest fit, from the row `first` on: the one with the lowest validation
-        loss, unless a hook monitors another column; ties go to the lower loss.
-        """
+        "Return the index of the row whose weights were restored, or of the latest fit's best one"
         first = max(first, self.since)
         if self.kept is not None and self.kept >= first: return self.kept
         return best_row(self.epoch_rows, *self.monitor, first)
@@ -229,15 +233,33 @@ class History:
         if len(self) <= first: return '<p>no epoch yet</p>'
         return EpochTable(self, first, most, 320).html()
 
-    def _page(self, status):
-        picture = Plot(self).final().html(is_image=True) if self.n_steps else ''
-        return f'<div>{escape(status)}</div>{picture}{self.html()}'
+# %% ../../nbs/loop/04_history.ipynb #71b2b405
+def _page(h, status):
+    "Return HTML of a line, the plot and the table"
+    picture = Plot(h).final().html(is_image=True) if h.n_steps else ''
+    return f'<div>{escape(status)}</div>{picture}{h.html()}'
 
-    def _repr_html_(self): return self._page(self.status)
+# %% ../../nbs/loop/04_history.ipynb #475afeeb
+class History(_Table):
+    "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
+    shown_in = None     # the cell that already shows it: `learn.fit(3)` shows its table once
+
+    def __getitem__(self, name):
+        raise TypeError(
+            f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
+            'epoch, learn.history.steps those by training batch')
+
+    def __dir__(self):      # for completion: only what users need
+        inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept
+            load_state_dict monitor n_packed n_revised note open_metrics recent returned
+            revise_steps series shown_in since state_dict text thread valid_rows warned"""
+        return sorted(set(super().__dir__()) - set(inner.split()))
+
+    def _repr_html_(self): return _page(self, self.status)
 
     def show(self, status: str = '') -> None:
         "Display the plot and the table in the running cell, and a line above them"
-        if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
+        if marimo_outputs() is not None: return show_bundle({'text/html': _page(self, status)})
         from IPython.display import display
         def show(html, text): display({'text/html': html, 'text/plain': text}, raw=True)
         if status: show(f'<div>{escape(status)}</div>', status)

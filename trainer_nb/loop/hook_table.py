@@ -231,9 +231,7 @@ class Hooked:
         self._hooks_changed()
 
     def _hooks_changed(self): pass
-
     def _check_moment(self, hook, what): pass
-
     def _unreached(self): return ()
 
     def get_hook(self,

@@ -261,10 +261,7 @@ def _wrapped(call, learn, step):
 
 # %% ../../nbs/loop/01_hooks.ipynb #54bd681c
 class Calls:
-    """The `Call`s of all hooks by event and step, in the order in which they run
-
-    Without `is_main`, each `MainProcessHook` is left out; counts of the calls in `old` continue.
-    """
+    "The `Call`s of all hooks by event and step, in the order in which they run"
     def __init__(self, hooks: Iterable[Hook], is_main: bool = True, old: Any = None):
         before = () if old is None else chain.from_iterable(old.at.values())
         known = {(id(o.hook), o.point): o for o in before}

@@ -52,13 +52,18 @@ def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
         if 'CausalLM' in type(pred).__name__: logits, targ = logits[..., :-1], targ[:, 1:]
     return logits, targ
 
+# %% ../../nbs/loop/03_metrics.ipynb #9c1f4d42
+def _takes_labels(f):
+    "Return whether a function of scikit-learn takes class ids or values, rather than scores"
+    names = {*list(signature(getattr(f, 'func', f)).parameters)[:2]}
+    return names in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'})
+
 # %% ../../nbs/loop/03_metrics.ipynb #0fa11a5c
 class _OfAll:
     "A function of scikit-learn as a metric object: computed from all outputs of a pass"
     kinds = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
     def __init__(self, f, name):
-        plain = getattr(f, 'func', f)
-        if {*list(signature(plain).parameters)[:2]} not in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'}):
+        if not _takes_labels(f):
             raise ValueError(
                 f'metric `{name}` of scikit-learn takes neither class ids nor values: pass an object that collects '
                 'what it needs, such as torchmetrics.AUROC(task="multiclass", num_classes=...), or call it after '
@@ -114,6 +119,21 @@ class _Aggregated:
         self.f.reset()
         if buffer is not None: self.f.extend(*([buffer] if isinstance(buffer, Tensor) else buffer))
 
+# %% ../../nbs/loop/03_metrics.ipynb #4ea19e17
+def _entries(metric, name, value, classes):
+    "Return the entries of a number or a vector by column"
+    try: t = stack_scalars(value) if isinstance(value, (list, tuple)) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError): t = None
+    if t is None or t.ndim > 1:
+        shape = f' of shape {tuple(t.shape)}' if t is not None else ''
+        raise TypeError(f'metric `{metric}`: {name} is a {type(value).__name__}{shape}: '
+                        'expected a number, a vector, or a dict of them')
+    if not t.ndim or len(t) == 1 and classes is None: return {name: t.reshape(())}
+    if classes is None: classes = range(len(t))
+    if len(classes) != len(t):
+        raise ValueError(f'metric `{metric}`: {name} has {len(t)} entries, but there are {len(classes)} classes')
+    return {f'{name}/{c}': o for c, o in zip(classes, t.unbind())}
+
 # %% ../../nbs/loop/03_metrics.ipynb #ef87f8c2
 class Metric:
     "A function or metric object, its name, and the keys of its inputs in a step's result"
@@ -163,29 +183,16 @@ class Metric:
         value: Any,          # what the function returned or the object computed
     ) -> dict[str, Tensor]:  # column → 0-d tensor; raises TypeError or ValueError for other values
         "Return the entries of a value by column: `f1/cat` for a vector, the keys of a dict"
-        if not isinstance(value, Mapping): return self._entries(self.name, value, self.classes)
+        if not isinstance(value, Mapping): return _entries(self.name, self.name, value, self.classes)
         found = value.get('classes', ()) if self.is_object else ()
         ids = torch.as_tensor(found).reshape(-1).tolist()   # that a detection metric has seen
         seen = [self.classes[i] for i in ids] if self.classes else ids
         res = {}
         for k, v in value.items():
             if ids and k == 'classes': continue
-            is_by_class = getattr(v, 'shape', None) == (len(ids),)
-            res |= self._entries(f'{self.prefix}{k}', v, seen if is_by_class else self.classes)
+            classes = seen if getattr(v, 'shape', None) == (len(ids),) else self.classes
+            res |= _entries(self.name, f'{self.prefix}{k}', v, classes)
         return res
-
-    def _entries(self, name, value, classes):
-        try: t = stack_scalars(value) if isinstance(value, (list, tuple)) else torch.as_tensor(value)
-        except (TypeError, ValueError, RuntimeError): t = None
-        if t is None or t.ndim > 1:
-            shape = f' of shape {tuple(t.shape)}' if t is not None else ''
-            raise TypeError(f'metric `{self.name}`: {name} is a {type(value).__name__}{shape}: '
-                            'expected a number, a vector, or a dict of them')
-        if not t.ndim or len(t) == 1 and classes is None: return {name: t.reshape(())}
-        if classes is None: classes = range(len(t))
-        if len(classes) != len(t):
-            raise ValueError(f'metric `{self.name}`: {name} has {len(t)} entries, but there are {len(classes)} classes')
-        return {f'{name}/{c}': o for c, o in zip(classes, t.unbind())}
 
     def __repr__(self): return f'Metric({self.name})'
 
@@ -213,11 +220,7 @@ def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
 # %% ../../nbs/loop/03_metrics.ipynb #1f279b92
 def missing_inputs(found: dict[tuple, bool], phase: str, is_awaited: bool,
                    metrics: Sequence[Metric], result: Mapping) -> set[str]:
-    """Return the names of metrics whose inputs only the other phase returns, which is yet to run if `is_awaited`
-
-    `found` keeps what each phase returns, by phase and metric. Raises KeyError for a metric that
-    neither phase has, or whose key looks misspelt.
-    """
+    "Return the names of metrics whose inputs only the other phase returns; raises KeyError"
     res, other = set(), {'train': 'valid', 'valid': 'train'}[phase]
     for m in metrics:
         about = m.name, m.pred, m.targ

@@ -95,11 +95,7 @@ def _made(name, o, model, lr, loss_fn):
 # %% ../../nbs/loop/05_optim.ipynb #0pt1m010
 def make_optimizers(model: nn.Module, optim: Any = None, lr: Any = None,
                     loss_fn: Any = None) -> dict[str, Optimizer]:
-    """Convert `optim` and `lr`, as `Learner` takes them, to a dict of optimizers by name
-
-    The name of a single one is ''. Parameters of a loss function follow those of the model.
-    Optimizers without any are left out.
-    """
+    "Convert `optim` and `lr`, as `Learner` takes them, to a dict of optimizers by name"
     if not isinstance(optim, Mapping):
         if is_by_name(lr):
             if isinstance(optim, (ParamGroups, Optimizer)): raise TypeError(
@@ -157,24 +153,18 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     device = common_device(found)
     return torch.linalg.vector_norm(torch.stack([o.to(device, non_blocking=True) for o in found]))
 
-def _is_alike(a, b):
-    def kind(t): return type(t), t.shape, t.dtype, t.device, t.layout
-    return isinstance(b, Tensor) and kind(a) == kind(b)
-
 def load_optimizer(opt: Optimizer, state: dict) -> None:
-    """Load an optimizer's state into its tensors, as compiled code and captured graphs hold them
-
-    `capturable`, which compiled code sets on a GPU, is switched off on the host.
-    """
+    "Load an optimizer's state into its tensors, as compiled code and captured graphs hold them"
+    def kind(t): return isinstance(t, Tensor) and (type(t), t.shape, t.dtype, t.device, t.layout)
     before = {p: dict(held) for p, held in opt.state.items()}
     opt.load_state_dict(state)
     for p, held in opt.state.items():
         for k, t in held.items():
             old = before.get(p, {}).get(k)
-            if isinstance(t, Tensor) and _is_alike(t, old): held[k] = old.copy_(t)
+            if kind(t) and kind(t) == kind(old): held[k] = old.copy_(t)
     for g in opt.param_groups:
         is_on_host = all(p.device.type == 'cpu' for p in g['params'])
-        if g.get('capturable') and is_on_host: g['capturable'] = False
+        if g.get('capturable') and is_on_host: g['capturable'] = False      # set by compiled code
 
 # %% ../../nbs/loop/05_optim.ipynb #599401d2
 def set_option(group: dict, key: str, value: float) -> None:
@@ -193,11 +183,7 @@ def _in_ratio(lr, now):
 
 # %% ../../nbs/loop/05_optim.ipynb #3b9c6e02
 def lr_names(opts: Mapping) -> list[str]:
-    """Return the names of the learning rates' columns
-
-    'lr', 'lr_1' for a second group, 'lr_<name>' for one with a name of its own; where the optimizer
-    has a name, 'lr_<optimizer>', 'lr_<optimizer>_1'.
-    """
+    "Return the names of the learning rates' columns"
     res = []
     for name, opt in opts.items():
         first, own = f'lr_{name}' if name else 'lr', [g.get('name') for g in opt.param_groups]
@@ -207,10 +193,7 @@ def lr_names(opts: Mapping) -> list[str]:
     return res
 
 def group_rates(learn: Any, name: str, lr: Any, now: list[float]) -> list[float]:
-    """Return the rates of an optimizer's groups, in the ratios of `now`, with `lr` as the largest
-
-    Or `lr` is a dict of patterns, as in `Learner(lr=...)`: each group's rate. Raises ValueError.
-    """
+    "Return the rates of an optimizer's groups: in the ratios of `now` up to `lr`, or by patterns"
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     named = named_parameters(trained(learn))
     found = matched_rates(ParamGroups(lr).lr, named, learn.model)

@@ -59,8 +59,7 @@ EVENT_NAMES = _by_name({    # event or step here → names elsewhere; as a dict:
     '`after_step`, with the values in `learn.history`': 'on_log',
     '`state_dict` and `load_state_dict`': 'on_save on_save_checkpoint on_load_checkpoint',
     "the learner's step, Learner(train_step=f)": 'training_step compute_loss',
-    "the learner's step, Learner(eval_step=f)":
-        'validation_step test_step prediction_step predict_step',
+    "the learner's step, Learner(eval_step=f)": 'validation_step test_step prediction_step predict_step',
     "the learner's Learner(optim=...), and the hook LRScheduler": 'configure_optimizers',
 })
 
@@ -182,6 +181,7 @@ _METHODS = _by_name({     # name here → names in other libraries; as a dict: t
     'learn.export(path)': 'export_model to_onnx to_torchscript',
 })
 
+# %% ../../nbs/loop/31_other_names.ipynb #ce83544c
 def missing_name(o: Any, name: str, e: AttributeError) -> AttributeError:
     "Make an error that gives this library's name for one that another library uses"
     text = f'{e}: here it is {_METHODS[name]}' if name in _METHODS else str(e)

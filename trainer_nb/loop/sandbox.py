@@ -175,9 +175,7 @@ class DryRun:
         self.learn, self.interrupts, self.sums = learn, interrupts, _Latest()
         self.pass_, self.n_passes = None, 0
 
-    def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor without grad, or dict
-                                                # of them for a step that yields, or None if the
-                                                # step was cancelled; int or 0-d tensor
+    def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): 0-d tensor, dict or None; number
         "Train on the next batch; `learn.stepped` of the twin says whether an optimizer stepped"
         with self.interrupts.open(): return self._train_batch(self.learn)
 

@@ -28,9 +28,36 @@ def _as_array(t):
     if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t.cpu())
     return res
 
-# %% ../../nbs/loop/27_series.ipynb #1b46cb99
+# %% ../../nbs/loop/27_series.ipynb #66010107
+def _gap(n, values):
+    "Return `n` nan in front of a chunk, of its kind if that can hold them"
+    is_float = isinstance(values, Tensor) and values.is_floating_point()
+    return values.new_full((n,), math.nan) if is_float else array('d', [math.nan])*n
+
+def _on_host(chunks):
+    "Read chunks into one array"
+    tensors = [o for o in chunks if isinstance(o, Tensor)]
+    device = common_device(tensors)
+    values = _as_array(torch.cat([o.to(device) for o in tensors])) if tensors else array('d')
+    res, k = array('d'), 0
+    for o in chunks:
+        res += values[k:k + len(o)] if isinstance(o, Tensor) else o
+        k += len(o)*isinstance(o, Tensor)
+    return res
+
 SERIES_KINDS = {'n': int, 'host': Tensor, 'chunks': [[(int, Tensor)]]}
 
+def _joined(chunks):
+    "Join neighbours of one type and device among pairs (index of the first value, values)"
+    def kind(chunk):
+        return (chunk[1].dtype, chunk[1].device) if isinstance(chunk[1], Tensor) else array
+    def join(parts):
+        if len(parts) == 1: return parts[0]
+        return torch.cat(parts) if isinstance(parts[0], Tensor) else array('d', b''.join(parts))
+    groups = [list(zip(*g)) for _, g in groupby(chunks, kind)]
+    return [(starts[0], join(parts)) for starts, parts in groups]
+
+# %% ../../nbs/loop/27_series.ipynb #1b46cb99
 class Series:
     "A list of scalars, kept on the device until `fetch`"
     def __init__(self):
@@ -39,60 +66,37 @@ class Series:
 
     def extend(self, i: int, values: Tensor | list[float]) -> None:
         "Append a chunk of 1-d values at index `i`; a gap before it is filled with nan"
-        if i > self.n:
-            is_float = isinstance(values, Tensor) and values.is_floating_point()
-            if is_float: gap = values.new_full((i - self.n,), math.nan)
-            else: gap = array('d', [math.nan])*(i - self.n)
-            self.chunks.append((self.n, gap))
+        if i > self.n: self.chunks.append((self.n, _gap(i - self.n, values)))
         self.chunks.append((i, values if isinstance(values, Tensor) else array('d', values)))
         self.n = i + len(values)
 
     def fetch(self, n: int = 0, start: int = 0, keep: bool = True) -> array:
-        """Return the values from `start` on, with nan to length `n`; read those on a device at once
-
-        A thread that reads while another one writes does not `keep` the copies.
-        """
-        chunks = self.chunks[:]     # before `host`: a value that moves meanwhile is in both, not in neither
+        "Read values from `start` on, with nan to length `n`; `keep` them unless another thread writes"
+        chunks = self.chunks[:]     # before `host`: a value that moves is in both, not in neither
         host = self.host if keep else self.host[:]
-        new = [o for i, o in chunks if i >= len(host)]
-        tensors = [o for o in new if isinstance(o, Tensor)]
-        device = common_device(tensors)
-        values, k = _as_array(torch.cat([o.to(device) for o in tensors])) if tensors else array('d'), 0
-        for o in new:
-            host += values[k:k + len(o)] if isinstance(o, Tensor) else o
-            k += len(o)*isinstance(o, Tensor)
+        host += _on_host([o for i, o in chunks if i >= len(host)])
         if keep: self.chunks = []
         return host[start:] + array('d', [math.nan])*(n - max(self.n, start))
 
     def replace(self, start: int, values: Tensor | list[float]) -> None:
         "Replace all values from `start` to the end"
-        self.host, self.n = self.host[:start], min(start, self.n)
+        self.host = self.host[:start]
         self.chunks = [(i, o[:start - i]) for i, o in self.chunks if i < start]
         self.extend(start, values)
 
-    def last(self) -> float:
-        "Return the newest value"
-        return float((self.chunks[-1][1] if self.chunks else self.host)[-1])
+    def last(self) -> float: return float((self.chunks[-1][1] if self.chunks else self.host)[-1])
 
     def state_dict(self) -> dict:  # of tensors, which stay on their device, and numbers
         "Return all values, without reading them"
-        def kind(chunk):
-            return (chunk[1].dtype, chunk[1].device) if isinstance(chunk[1], Tensor) else array
-        def join(parts):
-            if len(parts) == 1: return parts[0]
-            return torch.cat(parts) if isinstance(parts[0], Tensor) else array('d', b''.join(parts))
-        groups = [list(zip(*g)) for _, g in groupby(self.chunks, kind)]
-        self.chunks = [(starts[0], join(parts)) for starts, parts in groups]    # few, for the file
+        self.chunks = _joined(self.chunks)      # few, for the file
         return {'n': self.n, 'host': _as_tensor(self.host),
                 'chunks': [(i, _as_tensor(o)) for i, o in self.chunks]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, SERIES_KINDS, 'a column of the history')
-        def on_host(o): return _as_array(torch.as_tensor(o, dtype=torch.float64))
-        self.n, self.host = state['n'], on_host(state['host'])
-        self.chunks = [(i, o if isinstance(o, Tensor) and o.device.type != 'cpu' else on_host(o))
-                       for i, o in state['chunks']]
+        self.n, self.host = state['n'], _as_array(state['host'])
+        self.chunks = [(i, _as_array(o) if o.is_cpu else o) for i, o in state['chunks']]
 
 # %% ../../nbs/loop/27_series.ipynb #306c6291
 _CODES = {float: 1, int: 2}      # code of a value's type in packed rows; 0: missing, or in `rest`

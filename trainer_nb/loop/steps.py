@@ -35,10 +35,7 @@ def needed_names(f: Any) -> list[str]:
 
 # %% ../../nbs/loop/06_steps.ipynb #5a1f0e01
 def check_parameters(f: Callable, needed: Sequence[str], optional: Sequence[str], what: str) -> int:
-    """Check that `f` takes these arguments by position; return how many optional ones it names
-
-    Names in `needed` are only for the message, which begins with `what`. Raises TypeError.
-    """
+    "Check that `f` takes these arguments by position; return how many optional ones it names"
     try: sig = signature(f)
     except (TypeError, ValueError): return 0        # some built-in functions have no signature
     params = [p.name for p in sig.parameters.values() if p.kind is not p.KEYWORD_ONLY]
@@ -98,10 +95,7 @@ class Uncounted(NamedTuple):
     ignored: int
 
 class Divisor:
-    """What torch's `cross_entropy` or `nll_loss` divides a mean by: weights of targets that count
-
-    The loss of a model that gets `labels`, as Hugging Face's do, is taken for such a mean.
-    """
+    "What torch's `cross_entropy` or `nll_loss` divides a mean by: weights of targets that count"
     def __init__(self, loss_fn: Callable | None):
         self.ignored = ignored_id(loss_fn)
         maker = loss_fn.func if type(loss_fn) is partial and not loss_fn.args else type(loss_fn)
@@ -179,10 +173,7 @@ class DefaultResult:
         self.ignored = {} if divisor.ignored == -100 else {'ignored': divisor.ignored}
 
     def __call__(self, pred: Any, targ: Any, kwargs: dict | None) -> dict:
-        """Return loss, prediction and target, and the entries of batches and outputs with names
-
-        Some losses add their weight, 'loss_n', and the target that does not count, 'ignored', if not -100.
-        """
+        "Return loss, prediction and target, and the entries of batches and outputs with names"
         loss_fn = self.loss_fn
         loss = _own_loss(pred) if loss_fn is None else loss_fn(pred, targ)
         res = {'loss': loss, 'pred': pred, 'targ': targ}
@@ -204,10 +195,7 @@ def is_number(value: Any) -> bool:
     return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
 
 class Returned:
-    """The numbers that a step returns beside its loss, each a column; judged at a key's first value
-
-    No columns are `others`, and what the default step passes on from the batch, by `inputs()`.
-    """
+    "The numbers that a step returns beside its loss, each a column; judged at a key's first value"
     def __init__(self, others: Iterable[str] = (), inputs: Callable = tuple):
         self.names: dict[str, None] = {}        # of the columns, in the order in which they came
         self.others, self.inputs = {*_MEANT, *others}, inputs
