@@ -156,10 +156,10 @@ class Checkpoint(Hook):
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step, self.what)
+        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step)
         info = self._info(learn) if learn.is_main else None
         def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # lost ranks
-        self._latest.start(learn, info, patience, self._prune)
+        self._latest.start(learn, info, patience, self._prune, self.what)
         self.saved_at, self.n_saves = where, self.n_saves + 1
         if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
         self.stall_s += perf_counter() - start
