@@ -198,7 +198,8 @@ class Accelerate(Hook):
         world.share_modules(trained(learn), params=True)
         if self.parts is not None: load_rank_state(learn, learn.fitting, self.parts[world.rank])
         learn.is_main, learn.requests = not world.rank, Requests()
-        with world.around(learn), learn.added_hooks(Agreement(world)): yield
+        around = world.around(learn) if world.is_sharded else nullcontext()
+        with around, learn.added_hooks(Agreement(world)): yield
 
     def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"

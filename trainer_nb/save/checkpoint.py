@@ -15,9 +15,10 @@ from weakref import ref
 
 from torch.optim import Optimizer
 
-from ..base import did_you_mean, map_tensors
+from ..base import map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, is_skipped
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored
+from .early_stopping import check_column
 from .files import Folder, best_of, find
 from .shards import StateWriter, read_parts, take_out
 from .snapshot import capture, restore
@@ -115,9 +116,7 @@ class Checkpoint(Hook):
         is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
         is_better = best_of([self.best() or mine, mine], self.monitor, self.mode) is mine
         if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
-        if self.monitor in (None, 'valid_loss', *row) or is_skipped(self.monitor, row): return
-        raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are '
-                         f'{", ".join(row)}.{did_you_mean(self.monitor, row)}')
+        if self.monitor not in (None, 'valid_loss'): check_column('Checkpoint', self.monitor, row)
 
     def after_cancel(self, learn: Learner) -> None:
         is_between_batches = learn.fitting.rng_states is not None

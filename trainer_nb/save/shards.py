@@ -149,8 +149,7 @@ class StateWriter:
         self.folder, self.rank, self.n_files = folder, world.rank, world.shards[0]
         self.place, self.error, self.thread = _agreed_place(folder, world, step), None, None
 
-    def start(self, learn: Any, info: dict | None, patience: Callable, done: Callable,
-              what: str = 'all') -> None:
+    def start(self, learn: Any, info: Any, patience: Callable, done: Callable, what: str) -> None:
         "Copy the state, and let the thread begin; `info` is None except in the main process"
         try:
             wait, state, parts = _copies(learn, what)
