@@ -198,6 +198,8 @@ def check_same(learn: Learner) -> None:
 # %% ../../nbs/parallel/01_group.ipynb #7eaf8ea3
 class Requests(deque):
     "Hold requests back until all ranks know of them"
+    give = deque.append     # pass a request on to the loop
+
     def __init__(self):
         super().__init__()
         self.asked = deque()
@@ -214,9 +216,6 @@ class Requests(deque):
         "Return the requests since the last call"
         return [self.asked.popleft() for _ in range(len(self.asked))]
 
-    def give(self, what: Any) -> None:
-        "Pass a request on to the loop"
-        super().append(what)
 
 # %% ../../nbs/parallel/01_group.ipynb #4b951a39
 def _next_pace(pace, n, time_s, every_s):

@@ -116,7 +116,7 @@ def _read(tensors, holes, path, world):
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
-        both = {key: _overlap(here[key], o) for key, o in there.items()}
+        both = {key: range(max(here[key].start, o.start), min(here[key].stop, o.stop)) for key, o in there.items()}
         if not any(both.values()): continue
         parts = read_state(path_in(path_in(path.parent, path.name), f'{i}.pt'))['parts']
         for key, rows in both.items():
@@ -125,8 +125,6 @@ def _read(tensors, holes, path, world):
             if part.dtype != t.dtype or part.shape != (len(there[key]), *t.shape[1:]):
                 raise ValueError(f'tensor {key} in {i}.pt has another shape or dtype')
             t[_within(rows, here[key])] = part[_within(rows, there[key])]
-
-def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
 
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
 
