@@ -196,6 +196,28 @@ def _roots(learn, hooks, plugin):
     found = [(m, find_units(m, plugin)) for m in like('model')]
     return found + [(o, find_units(o)) for o in like('loss_fn')]
 
+# %% ../../nbs/parallel/03_fsdp.ipynb #b7fc19be
+def _can_fuse(opt, layout):
+    "Return whether torch can shard the fused step of an optimizer of its own; tries one"
+    cls = next((o for o in type(opt).__mro__ if o.__module__.startswith('torch.optim.')), None)
+    p = nn.Parameter(layout.empty([layout.n], opt.param_groups[0]['params'][0].dtype).fill_(0))
+    p.grad = torch.zeros_like(p)
+    try: cls([p], fused=True).step()
+    except RuntimeError: return False
+    return True
+
+@contextmanager
+def _unfused(opts, layout):
+    "Turn off fused steps that torch cannot shard; yield the optimizers, with the flags of their groups"
+    flags = {opt: [g.get('fused') for g in opt.param_groups] for opt in opts.values()}
+    off = {opt: o for opt, o in flags.items() if any(o) and not _can_fuse(opt, layout)}
+    for opt in off:
+        for g in opt.param_groups: g['fused'] = None
+    try: yield off
+    finally:
+        for opt, o in off.items():
+            for g, flag in zip(opt.param_groups, o): g['fused'] = flag
+
 # %% ../../nbs/parallel/03_fsdp.ipynb #1a8268e5
 _GONE = ('the shards of the weights on other ranks are lost, and the weights here are nan: '
          'load the last checkpoint, with learn.load(folder) or fit(..., resume=folder)')
@@ -219,7 +241,7 @@ def _sharded(learn, world):
     try:
         for root, units in found: held.add(root, units)
         _replace_parameters(learn.opts, held.parts, held.layout.cut)
-        yield
+        with _unfused(learn.opts, held.layout) as world.unfused: yield
     except BaseException as e:
         if not (is_here := _are_all_here(e, world.control, world.WAIT)): e.add_note(_GONE)
         raise
@@ -269,7 +291,7 @@ class Sharded(Processes):
     def __init__(self, device: torch.device, plugin: Any, copies: int = 1):
         "`copies`: groups of consecutive ranks that each have all shards, and average gradients"
         super().__init__(device)
-        self.copies = copies
+        self.copies, self.unfused = copies, {}      # optimizers whose fused steps are turned off
         mesh = _new_mesh(device, copies, self.shards[0])
         self.held = _Shards(_Layout(mesh, device, self.shards), plugin)
 
@@ -290,7 +312,10 @@ class Sharded(Processes):
     def split(self, opt: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params, cut = parameters(opt), self.held.layout.cut
         def shard(i, entries): return {k: cut(v, params[i]) for k, v in entries.items()}
-        return {**state, 'state': {i: shard(i, entries) for i, entries in state['state'].items()}}
+        groups = state['param_groups']      # perhaps saved by a single process
+        if opt in self.unfused: groups = [{**g, 'fused': None} for g in groups]
+        cuts = {i: shard(i, entries) for i, entries in state['state'].items()}
+        return {**state, 'state': cuts, 'param_groups': groups}
 
     def least(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, dist.ReduceOp.MIN)
