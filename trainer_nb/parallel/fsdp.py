@@ -7,7 +7,7 @@ __all__ = ['reshard', 'Sharded']
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #25e1a8fd
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
 from inspect import unwrap
@@ -233,7 +233,7 @@ def _are_all_here(e, group, wait):
     except RuntimeError: return False
 
 @contextmanager
-def _sharded(learn, world):
+def _sharded(world, learn):
     "Shard the parameters, then the optimizers' states, then hooks' averages of the model"
     held, hooks = world.held, dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks))
     hooks = [h for h in hooks if not isinstance(h, MainProcessHook)]
@@ -259,13 +259,13 @@ def _new_mesh(device, copies, n):
     dims = {f'{name}, copies': copies, name: n} if copies > 1 else {name: n}
     return init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
 
-def _collected(state, world):
+def _collected(world, state):
     "Gather the tensors of a state on the host of rank 0; None elsewhere"
     if _is_part(state):
         t = world.whole(state)
         return None if world.rank else t.cpu()
-    if isinstance(state, dict): return {k: _collected(v, world) for k, v in state.items()}
-    return type(state)([_collected(o, world) for o in state]) if type(state) in (list, tuple) else state
+    if isinstance(state, dict): return {k: _collected(world, v) for k, v in state.items()}
+    return type(state)([_collected(world, o) for o in state]) if type(state) in (list, tuple) else state
 
 @contextmanager
 def _own_gradients(world, learn):
@@ -286,7 +286,7 @@ class Sharded(Processes):
     "Ranks that each keep a shard of every parameter, of its gradient, and of its optimizer state"
     is_sharded = True
     WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
-    backward = _own_gradients
+    around, backward, collect = _sharded, _own_gradients, _collected
 
     def __init__(self, device: torch.device, plugin: Any, copies: int = 1):
         "`copies`: groups of consecutive ranks that each have all shards, and average gradients"
@@ -300,12 +300,7 @@ class Sharded(Processes):
         n = self.size//self.copies
         return n, self.rank % n
 
-    def around(self, learn: Learner) -> AbstractContextManager[None]:
-        "Shard the learner during a fit"
-        return _sharded(learn, self)
-
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
-    def collect(self, state: Any) -> Any: return _collected(state, self)
     def copy(self, model: nn.Module) -> nn.Module: return _sharded_copy(model, self.held)
     def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor: return self.held.layout.empty(shape, dtype)
 
