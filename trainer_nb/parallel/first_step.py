@@ -85,7 +85,7 @@ def _losses(learn, batch):
     if learn.loss is not None: yield None, learn.loss, loss_weight(learn.result)
 
 def _next(steps):
-    "Return the next (name, loss, weight) of a step and the text of an error, None for what there is not"
+    "Return the next (name, loss, weight) of a step, and the text of an error, or None for each"
     try: return next(steps, None) or (None, None, None), None
     except Exception as e: return (None, None, None), f'{type(e).__name__}: {e}'
 

@@ -114,7 +114,7 @@ class _Shards:
     "The sharded parameters of a fit, and what was in their places"
     def __init__(self, layout, plugin):
         self.layout, self.plugin = layout, plugin
-        self.parts, self.homes = {}, {}     # whole parameter → its shard; tensor → its device before the fit
+        self.parts, self.homes = {}, {}     # whole parameter → its shard; tensor → its device before
         self.places, self.classes = [], {}  # (module, name, whole parameter); module → its class before
 
     def add(self, root, units):
@@ -208,7 +208,7 @@ def _can_fuse(opt, layout):
 
 @contextmanager
 def _unfused(opts, layout):
-    "Turn off fused steps that torch cannot shard; yield the optimizers, with the flags of their groups"
+    "Turn off fused steps that torch cannot shard; yield optimizers, with what their groups had"
     flags = {opt: [g.get('fused') for g in opt.param_groups] for opt in opts.values()}
     off = {opt: o for opt, o in flags.items() if any(o) and not _can_fuse(opt, layout)}
     for opt in off:
@@ -302,7 +302,8 @@ class Sharded(Processes):
 
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
     def copy(self, model: nn.Module) -> nn.Module: return _sharded_copy(model, self.held)
-    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor: return self.held.layout.empty(shape, dtype)
+    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
+        return self.held.layout.empty(shape, dtype)
 
     def split(self, opt: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params, cut = parameters(opt), self.held.layout.cut

@@ -199,7 +199,7 @@ class Folder(_Checkpoints):
         return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
 
     def put(self, state: dict[str, Any], info: dict[str, Any],
-            parts: Path | None = None,      # folder in this one with its shards, complete: it is moved
+            parts: Path | None = None,  # folder in this one with its shards, complete; it is moved
     ) -> dict[str, Any]:
         "Write a state, and return its manifest; a kill at any moment leaves it complete or absent"
         self.path.mkdir(exist_ok=True)

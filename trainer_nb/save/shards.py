@@ -116,7 +116,8 @@ def _read(tensors, holes, path, world):
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
-        both = {key: range(max(here[key].start, o.start), min(here[key].stop, o.stop)) for key, o in there.items()}
+        both = {key: range(max(o.start, here[key].start), min(o.stop, here[key].stop))
+                for key, o in there.items()}
         if not any(both.values()): continue
         parts = read_state(path_in(path_in(path.parent, path.name), f'{i}.pt'))['parts']
         for key, rows in both.items():

@@ -280,10 +280,11 @@ class SpikeGuard(SpikeWatch):
         for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
         learn.history.spikes, self.left_out = rows, {*_left_out(rows)}
         _begin_again([h for h in learn.hooks if h is not self], learn)
-        if many := _too_many(rows, learn.bounds['batch'], self.max_skips, self.max_in_a_row): raise RuntimeError(
-            f'SpikeGuard would have left out {many}, up to batch {row["batch_idx"]} of epoch {row["epoch"]} '
-            f'({_why(row)}): is the learning rate too high, or the data broken? Training was rewound, and is '
-            f'{learn.position}; learn.spikes lists the batches')
+        many = _too_many(rows, learn.bounds['batch'], self.max_skips, self.max_in_a_row)
+        if many: raise RuntimeError(
+            f'SpikeGuard would have left out {many}, up to batch {row["batch_idx"]} of epoch '
+            f'{row["epoch"]} ({_why(row)}): is the learning rate too high, or the data broken? '
+            f'Training was rewound, and is {learn.position}; learn.spikes lists the batches')
 
     def after_fit(self, learn: Learner) -> None:
         self.kept = None
