@@ -6,7 +6,7 @@
 __all__ = ['reshard', 'Sharded']
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #25e1a8fd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
@@ -19,9 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..base import forget_groups, init_shards, local, remove_hooks, unproven, unshard
-from trainer_nb.loop import (
-    Learner, MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
-)
+from ..loop import MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
 from .group import Processes, is_lost
 from .plugin import find_units
 
