@@ -350,6 +350,18 @@ UNITS = {'everything': ['Sequential'], 'adam': [], 'now and then': ['Linear'], '
 @pytest.mark.parametrize('case', [pytest.param(o, marks=[pytest.mark.soak]*(o != 'everything')) for o in UNITS])
 def test_parts_equal_one_process(case): check_parts(case, 2, parted(*UNITS[case]))
 
+def test_a_fused_step_that_torch_cannot_shard(tmp_path):
+    "It is turned off in a fit with shards, also where it comes from a checkpoint of one process"
+    def make(*hooks):
+        torch.manual_seed(0)
+        return make_learner(nn.Linear(4, 3), problem(32), optim=torch.optim.SGD, lr=.1, bs=8,
+                            seed=5, device='cpu', hooks=hooks)
+    alone, learn = make(Checkpoint(tmp_path, keep=2)), make(parted())
+    alone.fit(2)
+    learn.launch(2, 2, resume=min(tmp_path.glob('*.pt')))
+    check_equal(alone, learn)
+    assert alone.opt.param_groups[0]['fused'] is learn.opt.param_groups[0]['fused'] is True
+
 M = 3       # epochs
 
 @pytest.fixture(scope='module')

@@ -7,9 +7,8 @@ __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS',
            'has_hooks', 'is_listed', 'light_step', 'opt_step', 'backward', 'mark_stepped', 'takes_found_inf',
            'can_replace_calls', 'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options',
            'tracing_backward', 'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator',
-           'end_processes', 'set_indices', 'workers_end', 'is_wrapper', 'n_writes', 'DispatchMode', 'schema',
-           'sees_operations', 'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'has_fakes', 'fake_modes',
-           'is_value_needed']
+           'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
+           'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'has_fakes', 'fake_modes', 'is_value_needed']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
@@ -183,6 +182,7 @@ def _fused_is_known():
 
 def takes_found_inf(opt: Optimizer) -> bool:
     "Return whether the step skips itself if `opt.found_inf` is 1."
+    if not opt.param_groups[0].get('fused', True): return False     # turned off since
     return bool(getattr(opt, '_step_supports_amp_scaling', False) if _fused_is_known() else opt.defaults.get('fused'))
 
 # %% ../../nbs/base/05_torch_private.ipynb #58e331da
@@ -315,12 +315,9 @@ def workers_end(dl: Any, now: bool = True) -> Iterator[None]:
     finally: held['persistent_workers'] = True
 
 # %% ../../nbs/base/05_torch_private.ipynb #097079fd
-try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-except ImportError: TorchDispatchMode, is_traceable_wrapper_subclass = nullcontext, lambda t: False
-
-def is_wrapper(t: Tensor) -> bool:
-    "Return whether a tensor is of a class that wraps other tensors"
-    return is_traceable_wrapper_subclass(t)
+# `is_wrapper(t)`: is a tensor of a class that wraps other tensors?
+try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass as is_wrapper
+except ImportError: TorchDispatchMode, is_wrapper = nullcontext, lambda t: False
 
 def n_writes(t: Tensor) -> int:
     "Count the operations that wrote to a tensor's memory"

@@ -112,13 +112,18 @@ def _check_size(size, now):
     raise RuntimeError(f'this fit was stopped in {size} process{"" if size == 1 else "es"}, and can '
                        f'only be resumed in as many, not in {now}{advice}')
 
-# %% ../../nbs/parallel/05_accelerate.ipynb #53b3f9d2
+# %% ../../nbs/parallel/05_accelerate.ipynb #35e28de3
 _WHOLE = (
     'the step uses weights that are sharded now: they are gathered when the model is called, or a '
     'module that is a unit of its own. Call the model, or name the classes of what the step calls: '
     "FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='transformer_based_wrap', "
     'transformer_cls_names_to_wrap=[...])')
 
+def _note_shards(e):
+    "Tell where weights are gathered, if an operation got a shard"
+    if 'mixed torch.Tensor and DTensor' in str(e): e.add_note(_WHOLE)
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #53b3f9d2
 @unproven('HSDP')
 @unproven('Sharded checkpoints')
 class Accelerate(Hook):
@@ -198,7 +203,8 @@ class Accelerate(Hook):
         world.share_modules(trained(learn), params=True)
         if self.parts is not None: load_rank_state(learn, learn.fitting, self.parts[world.rank])
         learn.is_main, learn.requests = not world.rank, Requests()
-        with world.around(learn), learn.added_hooks(Agreement(world)): yield
+        around = world.around(learn) if world.is_sharded else nullcontext()
+        with around, learn.added_hooks(Agreement(world)): yield
 
     def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"
@@ -236,7 +242,7 @@ class Accelerate(Hook):
         try:
             with self.precision(learn): nxt(model)
         except RuntimeError as e:
-            if 'mixed torch.Tensor and DTensor' in str(e): e.add_note(_WHOLE)
+            _note_shards(e)
             raise
         n = loss_weight(learn.result) if self.world.is_padding else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}

@@ -84,6 +84,11 @@ def _losses(learn, batch):
         learn.do_step()
     if learn.loss is not None: yield None, learn.loss, loss_weight(learn.result)
 
+def _next(steps):
+    "Return the next (name, loss, weight) of a step, and the text of an error, or None for each"
+    try: return next(steps, None) or (None, None, None), None
+    except Exception as e: return (None, None, None), f'{type(e).__name__}: {e}'
+
 def _backward(learn, loss):
     if not learn.training: return
     def is_own(h): return not getattr(type(h), 'do_backward', Hook).__module__.startswith('trainer_nb.')
@@ -131,24 +136,53 @@ def _refuse(learn, reason, found, error=''):
         f'{found}. Probably {_LIKELY[reason].format(error=error)}. Train in one process, or change '
         'the step; Accelerate(check=False) trains without this comparison')
 
-def _combined(learn, losses, weights, whole, reason, tol):
+def _reason(found): return next(key for key in _LIKELY if any(o['reason'] == key for o in found))
+
+def _combined(learn, found, tol):
     "Return whether losses of shards must be added, not averaged; raises ValueError if neither fits"
+    (whole,), there = found[0]['whole'], [o for o in found if o['weight']]
+    losses, total = [o['loss'] for o in there], sum(o['weight'] for o in there)
     def is_near(a, scale): return not math.isfinite(whole) or abs(a - whole) <= tol*scale + 1e-9
-    total = sum(weights)
-    mean = sum(w*o for w, o in zip(weights, losses))/total if total else whole
+    mean = sum(o['weight']*o['loss'] for o in there)/total if total else whole
     size = max(abs(whole), *map(abs, losses))
     if is_near(mean, size): return False
     if is_near(sum(losses), max(size, sum(map(abs, losses)))): return True
-    _refuse(learn, reason, f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean of '
-                           f'the shards ({sum(losses):.6g} as their sum)')
+    _refuse(learn, _reason(found), f'the loss is {whole:.6g} in one process, but {mean:.6g} as the mean '
+                                   f'of the shards ({sum(losses):.6g} as their sum)')
 
-# %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
-class _Comparison:
-    "A step on a whole batch, computed at once, and on this rank's shard of it"
-    def __init__(self, learn, dl, precision, tol, few):
-        self.learn, self.precision, self.tol = learn, precision, tol
-        (self.shard, self.n), (batch, self.total) = _pieces(learn, dl, few)
-        self.shapes, self.losses = _shapes(batch), []
+# %% ../../nbs/parallel/04_first_step.ipynb #645fb5eb
+def _flat(g):
+    if g is None: return torch.zeros((), dtype=torch.float64)
+    g = local(g).detach()       # a backward may leave gradients with a graph
+    return (g.coalesce().to_dense() if g.is_sparse else g).double()
+
+def _check_gradients(learn, pairs, tol, least, reason):
+    "Refuse gradients of the shards, the second ones, that differ from those of the whole batch"
+    squares = sum(torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs)
+    if learn.world.is_sharded: squares = learn.world.sum(squares)
+    far, near = learn.world.first(squares.sqrt().tolist())
+    if far > tol*near + least: _refuse(
+        learn, reason, f'the gradient in one process has norm {near:.6g}, '
+                       f'but that of the shards differs from it by {far:.6g}')
+
+def _rows_differ(pred, whole, total, first, end, tol):
+    "Return whether the predictions for samples of a batch differ if the others are not there"
+    if not all(isinstance(o, Tensor) and o.ndim for o in (pred, whole)): return False
+    if first == end or (len(pred), len(whole)) != (end - first, total): return False
+    rows, pred = whole[first:end].detach(), pred.detach()
+    if rows.shape != pred.shape: return True
+    atol = tol*rows.abs().max().item() + 1e-9
+    return not torch.allclose(rows.float(), pred.float(), tol, atol, equal_nan=True)
+
+# %% ../../nbs/parallel/04_first_step.ipynb #901b1c2f
+def _sums(learn): return [str(local(p).detach().sum().item()) for p in _params(learn)]
+
+def _shapes(batch): return [t.shape[1:] for t in tensors_in(batch)]
+
+class _Whole:
+    "A step on a whole batch of `total` samples"
+    def __init__(self, learn, batch, total, precision):
+        self.total, self.shapes, self.losses = total, _shapes(batch), []
         with _apart(learn, precision()) as learn:
             before = None if sees_operations() else rng_state()
             sums = _sums(learn)
@@ -160,71 +194,51 @@ class _Comparison:
             self.pred, self.grads = learn.pred, [p.grad for p in _params(learn)]
             self.sets_weights = sums != _sums(learn)
 
-    def next_loss(self, steps, k):
+    def likely(self, shard, pred, rows, tol):  # key of _LIKELY
+        "Guess why a shard of this batch differs from it, as far as its rank sees it"
+        if self.sets_weights: return 'first'
+        if not _rows_differ(pred, self.pred, self.total, *rows, tol): return 'loss'
+        return 'padding' if _shapes(shard) != self.shapes else 'rows'
+
+# %% ../../nbs/parallel/04_first_step.ipynb #9bcee3f2
+class _Comparison:
+    "A step on a whole batch, computed at once, and on this rank's shard of it"
+    def __init__(self, learn, dl, precision, tol, few):
+        self.learn, self.precision, self.tol = learn, precision, tol
+        (self.shard, self.n), (batch, total) = _pieces(learn, dl, few)
+        self.rows, self.whole = bounds(total, learn.world), _Whole(learn, batch, total, precision)
+
+    def next_loss(self, learn, steps, k):
         "Return the next loss of a step, its weight, and what each rank has, for messages, too"
-        item, error = None, None
-        try: item = next(steps, None)
-        except Exception as e: error = f'{type(e).__name__}: {e}'
-        name, loss, weight = item or (None, None, None)
+        (name, loss, weight), error = _next(steps)
         if weight is None: weight = self.n
         else: weight = float(weight) if self.n else 0
         mine = {'name': name, 'loss': None if loss is None else loss.item(), 'weight': weight,
-                'error': error, 'whole': self.losses[k:k + 1], 'reason': self.likely()}
-        return loss, weight, self.learn.world.all_gather(mine)
-
-    def likely(self):  # key of _LIKELY
-        "Guess why shards differ from the whole batch, as far as this rank sees it"
-        if self.sets_weights: return 'first'
-        if not self.rows_differ(): return 'loss'
-        return 'padding' if _shapes(self.shard) != self.shapes else 'rows'
-
-    def rows_differ(self):
-        mine, whole, (first, end) = self.twin.pred, self.pred, bounds(self.total, self.learn.world)
-        if not all(isinstance(o, Tensor) and o.ndim for o in (mine, whole)): return False
-        if not self.n or (len(mine), len(whole)) != (self.n, self.total): return False
-        rows, mine = whole[first:end].detach(), mine.detach()
-        if rows.shape != mine.shape: return True
-        atol = self.tol*rows.abs().max().item() + 1e-9
-        return not torch.allclose(rows.float(), mine.float(), self.tol, atol, equal_nan=True)
+                'error': error, 'whole': self.whole.losses[k:k + 1],
+                'reason': self.whole.likely(self.shard, learn.pred, self.rows, self.tol)}
+        return loss, weight, learn.world.all_gather(mine)
 
     def compare(self, average):
-        "Return the names of losses that are sums; raises ValueError if the gradients differ"
-        learn, world, sums = self.learn, self.learn.world, set()
-        with _apart(learn, self.precision()) as learn:
-            self.twin = learn
-            steps = _losses(learn, self.shard)
+        "Return the names of losses that are sums; raises ValueError if losses or gradients differ"
+        sums, reason = set(), None
+        with _apart(self.learn, self.precision()) as learn:
+            steps, world = _losses(learn, self.shard), learn.world
             for k in count():
-                loss, weight, found = self.next_loss(steps, k)
-                error = next((o['error'] for o in found if o['error']), None)
-                if error: _refuse(learn, 'error', 'only the whole batch can be computed', error)
+                loss, weight, found = self.next_loss(learn, steps, k)
+                if errors := [o['error'] for o in found if o['error']]:
+                    _refuse(learn, 'error', 'only the whole batch can be computed', errors[0])
                 if all(o['loss'] is None for o in found): break
-                there, (whole,) = [o for o in found if o['weight']], found[0]['whole']
-                reason = next(key for key in _LIKELY if any(o['reason'] == key for o in found))
-                losses, weights = [o['loss'] for o in there], [o['weight'] for o in there]
-                is_sum = _combined(learn, losses, weights, whole, reason, self.tol)
+                is_sum, reason = _combined(learn, found, self.tol), _reason(found)
                 if is_sum: sums.add(found[world.rank]['name'])
-                share = bool(self.n) if is_sum else weight/max(sum(weights), 1e-20)
+                total = sum(o['weight'] for o in found)
+                share = bool(self.n) if is_sum else weight/max(total, 1e-20)
                 _backward(learn, loss*(share*world.size))
                 if all(o['name'] is None for o in found): break      # it was the last one
             if not learn.training: return sums
             average(_params(learn))
-            pairs = [(_flat(a), _flat(p.grad)) for a, p in zip(self.grads, _params(learn))]
-        squares = sum(torch.stack([(a - b).square().sum(), a.square().sum()]).cpu() for a, b in pairs)
-        if world.is_sharded: squares = world.sum(squares)
-        far, near = world.first(squares.sqrt().tolist())
-        if far > self.tol*near + 1e-6*max(1., *map(abs, self.losses)): _refuse(
-            learn, reason, f'the gradient in one process has norm {near:.6g}, '
-                           f'but that of the shards differs from it by {far:.6g}')
+            pairs = [(_flat(a), _flat(p.grad)) for a, p in zip(self.whole.grads, _params(learn))]
+        _check_gradients(learn, pairs, self.tol, 1e-6*max(1., *map(abs, self.whole.losses)), reason)
         return sums
-
-def _sums(learn): return [str(local(p).detach().sum().item()) for p in _params(learn)]
-
-def _shapes(batch): return [t.shape[1:] for t in tensors_in(batch)]
-
-def _flat(g):
-    if g is None: return torch.zeros((), dtype=torch.float64)
-    g = local(g).detach()       # a backward may leave gradients with a graph
-    return (g.coalesce().to_dense() if g.is_sparse else g).double()
 
 # %% ../../nbs/parallel/04_first_step.ipynb #999dedbb
 def first_step(learn: Learner, dl: Any, average: Callable, precision: Callable) -> set[str | None]:

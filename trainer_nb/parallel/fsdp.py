@@ -6,7 +6,7 @@
 __all__ = ['reshard', 'Sharded']
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #25e1a8fd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
@@ -19,9 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..base import forget_groups, init_shards, local, remove_hooks, unproven, unshard
-from trainer_nb.loop import (
-    Learner, MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
-)
+from ..loop import MainProcessHook, TrainingInterrupted, called_modules, parameters, refuse_closures
 from .group import Processes, is_lost
 from .plugin import find_units
 
@@ -41,7 +39,7 @@ def _is_ours(f):
     "Return whether torch or `_Shards` registered this hook"
     f = unwrap(f)
     module = getattr(f, '__module__', None) or ''
-    return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), _Shards)
+    return module.startswith('torch.distributed.') or isinstance(getattr(f, '__self__', None), _Layout)
 
 def _is_part(x): return isinstance(x, Tensor) and hasattr(x, 'full_tensor')
 
@@ -62,46 +60,12 @@ def _replace_parameters(opts, table, f):
             for k, v in entries.items(): entries[k] = f(v, new)     # one at a time
             opt.state[new] = entries
 
-# %% ../../nbs/parallel/03_fsdp.ipynb #5b007a53
-class _Shards:
-    "The sharded parameters of a fit, and what was in their places"
-    def __init__(self, mesh, device, plugin, shards):
-        self.mesh, self.device, self.plugin = mesh, device, plugin
-        self.shards = shards    # (number of shards of each parameter, index of this rank's)
-        self.parts = {}         # whole parameter → its shard
-        self.homes = {}         # tensor → its device before the fit
-        self.places = []        # (module, name, whole parameter)
-        self.classes = {}       # module → its class before the fit
-
-    def add(self, root, units):
-        from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
-        places, on_cpu = [], self.device.type == 'cpu'
-        for m in root.modules():
-            places += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
-        self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
-        self.classes.update({m: type(m) for m in root.modules()})
-        self.places += places
-        options = {'mesh': self.mesh, 'reshard_after_forward': self.plugin.reshard_after_forward,
-                   'mp_policy': self.plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-                   'offload_policy': OffloadPolicy() if on_cpu else self.plugin.cpu_offload}
-        for unit in units:
-            fully_shard(unit, **options)
-            if on_cpu: unit.set_force_sum_reduction_for_comms(True)     # gloo has no average
-            for m, k, p in places:
-                if (part := m.get_parameter(k)) is p or p in self.parts: continue
-                self.parts[p], p.grad = part, None
-                p.data = torch.empty(0, dtype=p.dtype, device=self.homes[p])
-        for b in root.buffers(): b.data = b.data.to(self.device)
-        for m in called_modules(root):
-            if m in units: init_shards(m)
-        root.register_load_state_dict_pre_hook(self._take_state)
-
-    def _take_state(self, module, state, prefix, *_):
-        "Shard the tensors of a whole state"
-        reshard(module.modules())
-        for k, p in module.named_parameters(remove_duplicate=False):
-            if (k := prefix + k) in state and state[k].shape == p.shape:
-                state[k] = self.cut(state[k], p)
+# %% ../../nbs/parallel/03_fsdp.ipynb #cedfe62b
+class _Layout:
+    "Where the shards of a tensor are"
+    def __init__(self, mesh, device, shards):
+        self.mesh, self.device = mesh, device
+        self.n, self.i = shards     # number of shards of each parameter, index of this rank's
 
     def cut(self, t, part):
         "Return this rank's shard of a tensor, like `part`, and anything else unchanged"
@@ -109,10 +73,63 @@ class _Shards:
         if not isinstance(t, Tensor) or _is_part(t) or not _is_part(part) or not t.ndim: return t
         if t.shape != part.shape:       # some optimizers keep state of other shapes
             return DTensor.from_local(t.to(self.device), self.mesh, [Replicate()]*self.mesh.ndim, run_check=False)
-        res, (n, i) = torch.empty_like(part.detach(), dtype=t.dtype), self.shards
-        mine = t.chunk(n)[i:i + 1]      # empty if there are fewer rows than shards
+        res = torch.empty_like(part.detach(), dtype=t.dtype)
+        mine = t.chunk(self.n)[self.i:self.i + 1]      # empty if there are fewer rows than shards
         if mine: local(res).copy_(mine[0])
         return res
+
+    def empty(self, shape, dtype):
+        from torch.distributed.tensor import Replicate, Shard, empty
+        placements = [Replicate()]*(self.mesh.ndim - 1) + [Shard(0)]
+        return empty(*shape, dtype=dtype, device_mesh=self.mesh, placements=placements)
+
+    def take_state(self, module, state, prefix, *_):
+        "Shard the tensors of a whole state, before a module loads it"
+        reshard(module.modules())
+        for k, p in module.named_parameters(remove_duplicate=False):
+            if (k := prefix + k) in state and state[k].shape == p.shape:
+                state[k] = self.cut(state[k], p)
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #178fafb2
+def _places(root):
+    "List (module, name, parameter) for each place of a parameter"
+    res = []
+    for m in root.modules():
+        res += [(m, *o) for o in m.named_parameters(recurse=False, remove_duplicate=False)]
+    return res
+
+def _shard_unit(unit, plugin, layout):
+    "Let torch shard the parameters of a module"
+    from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    on_cpu = layout.device.type == 'cpu'
+    fully_shard(unit, mesh=layout.mesh, reshard_after_forward=plugin.reshard_after_forward,
+                mp_policy=plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+                offload_policy=OffloadPolicy() if on_cpu else plugin.cpu_offload)
+    if on_cpu: unit.set_force_sum_reduction_for_comms(True)     # gloo has no average
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #5b007a53
+class _Shards:
+    "The sharded parameters of a fit, and what was in their places"
+    def __init__(self, layout, plugin):
+        self.layout, self.plugin = layout, plugin
+        self.parts, self.homes = {}, {}     # whole parameter → its shard; tensor → its device before
+        self.places, self.classes = [], {}  # (module, name, whole parameter); module → its class before
+
+    def add(self, root, units):
+        places = _places(root)
+        self.homes.update({t: t.device for t in (*root.parameters(), *root.buffers())})
+        self.classes.update({m: type(m) for m in root.modules()})
+        self.places += places
+        for unit in units:
+            _shard_unit(unit, self.plugin, self.layout)
+            for m, k, p in places:
+                if (part := m.get_parameter(k)) is p or p in self.parts: continue
+                self.parts[p], p.grad = part, None
+                p.data = torch.empty(0, dtype=p.dtype, device=self.homes[p])
+        for b in root.buffers(): b.data = b.data.to(self.layout.device)
+        for m in called_modules(root):
+            if m in units: init_shards(m)
+        root.register_load_state_dict_pre_hook(self.layout.take_state)
 
     def restore(self, opts, hooks, whole):
         "Put whole tensors back; `whole` makes them of shards"
@@ -127,26 +144,27 @@ class _Shards:
         for t, home in self.homes.items():
             if t.device != home: t.data = t.data.to(home)
         _bare(self.classes)
-        forget_groups(self.mesh)
+        forget_groups(self.layout.mesh)
 
-    def copy(self, model):
-        "Copy a sharded model, sharded into the same units"
-        from torch.distributed.fsdp import fully_shard
-        originals, classes = {part: p for p, part in self.parts.items()}, {m: type(m) for m in model.modules()}
-        def whole(part):
-            return nn.Parameter(_whole(part, self.device).to(self.homes[originals[part]]), part.requires_grad)
-        names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
-        reshard(classes)
-        memo = {id(o): o for o in (self, *map(fully_shard.state, classes))}  # these are not copied
-        memo |= {id(part): whole(part) for part in model.parameters()}
-        try:
-            for m in classes: m.__class__ = self.classes[m]    # torch's classes refuse to be copied
-            res = deepcopy(model, memo)
-        finally:
-            for m, cls in classes.items(): m.__class__ = cls
-        _bare({m: type(m) for m in res.modules()})
-        self.add(res, [res.get_submodule(name) for name in reversed(names)])    # inner units first
-        return res
+# %% ../../nbs/parallel/03_fsdp.ipynb #2a11b024
+def _sharded_copy(model, held):
+    "Copy a sharded model, and shard the copy"
+    from torch.distributed.fsdp import fully_shard
+    device, homes = held.layout.device, {part: held.homes[p] for p, part in held.parts.items()}
+    classes = {m: type(m) for m in model.modules()}
+    def whole(part): return nn.Parameter(_whole(part, device).to(homes[part]), part.requires_grad)
+    names = [name for name, m in model.named_modules() if hasattr(m, 'reshard')]
+    reshard(classes)
+    memo = {id(o): o for o in (held.layout, *map(fully_shard.state, classes))}  # these are not copied
+    memo |= {id(part): whole(part) for part in model.parameters()}
+    try:
+        for m in classes: m.__class__ = held.classes[m]    # torch's classes refuse to be copied
+        res = deepcopy(model, memo)
+    finally:
+        for m, cls in classes.items(): m.__class__ = cls
+    _bare({m: type(m) for m in res.modules()})
+    held.add(res, [res.get_submodule(name) for name in reversed(names)])    # inner units first
+    return res
 
 # %% ../../nbs/parallel/03_fsdp.ipynb #3ff8f7f3
 _NEED_WHOLE = 'Adafactor', 'LBFGS', 'Muon', 'Rprop', 'SparseAdam'     # optimizers
@@ -164,105 +182,135 @@ def _is_like(m, model):
     mine, its = ([(k, p.shape) for k, p in o.named_parameters()] for o in (m, model))
     return mine == its
 
-def _nan(t):
-    return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
+def _roots(learn, hooks, plugin):
+    "Return the modules to shard, with their units; raises ValueError, with nothing changed"
+    _check_optimizers(learn.opts)
+    refuse_closures(learn, 'Accelerate(fsdp_plugin=...)',
+                    'each process has only a shard of the weights; train without fsdp_plugin')
+    def like(name):     # the module of the learner, and copies of it that hooks keep
+        own, others = getattr(learn, name), [getattr(h, name, None) for h in hooks]
+        if not isinstance(own, nn.Module): return []
+        return dict.fromkeys([own, *(o for o in others if _is_like(o, own))])
+    found = [(m, find_units(m, plugin)) for m in like('model')]
+    return found + [(o, find_units(o)) for o in like('loss_fn')]
 
-# %% ../../nbs/parallel/03_fsdp.ipynb #9550203a
+# %% ../../nbs/parallel/03_fsdp.ipynb #b7fc19be
+def _can_fuse(opt, layout):
+    "Return whether torch can shard the fused step of an optimizer of its own; tries one"
+    cls = next((o for o in type(opt).__mro__ if o.__module__.startswith('torch.optim.')), None)
+    p = nn.Parameter(layout.empty([layout.n], opt.param_groups[0]['params'][0].dtype).fill_(0))
+    p.grad = torch.zeros_like(p)
+    try: cls([p], fused=True).step()
+    except RuntimeError: return False
+    return True
+
+@contextmanager
+def _unfused(opts, layout):
+    "Turn off fused steps that torch cannot shard; yield optimizers, with what their groups had"
+    flags = {opt: [g.get('fused') for g in opt.param_groups] for opt in opts.values()}
+    off = {opt: o for opt, o in flags.items() if any(o) and not _can_fuse(opt, layout)}
+    for opt in off:
+        for g in opt.param_groups: g['fused'] = None
+    try: yield off
+    finally:
+        for opt, o in off.items():
+            for g, flag in zip(opt.param_groups, o): g['fused'] = flag
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #1a8268e5
 _GONE = ('the shards of the weights on other ranks are lost, and the weights here are nan: '
          'load the last checkpoint, with learn.load(folder) or fit(..., resume=folder)')
 
+def _nan(t):
+    return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
+
+def _are_all_here(e, group, wait):
+    "Return whether all ranks can still communicate after an error here"
+    if isinstance(e, TrainingInterrupted): return True
+    if is_lost(e) or not isinstance(e, Exception): return False
+    try: return dist.monitored_barrier(group, wait) is None
+    except RuntimeError: return False
+
+@contextmanager
+def _sharded(world, learn):
+    "Shard the parameters, then the optimizers' states, then hooks' averages of the model"
+    held, hooks = world.held, dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks))
+    hooks = [h for h in hooks if not isinstance(h, MainProcessHook)]
+    is_here, found = True, _roots(learn, hooks, held.plugin)
+    try:
+        for root, units in found: held.add(root, units)
+        _replace_parameters(learn.opts, held.parts, held.layout.cut)
+        with _unfused(learn.opts, held.layout) as world.unfused: yield
+    except BaseException as e:
+        if not (is_here := _are_all_here(e, world.control, world.WAIT)): e.add_note(_GONE)
+        raise
+    finally:
+        held.restore(learn.opts, hooks, world.whole if is_here else _nan)
+        world.held = None
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #c8d58777
+_FITS = count()     # torch reuses a mesh of the same name
+
+def _new_mesh(device, copies, n):
+    "Return a mesh of `copies` groups of `n` ranks"
+    from torch.distributed.device_mesh import init_device_mesh
+    name = f'fit {next(_FITS)}'
+    dims = {f'{name}, copies': copies, name: n} if copies > 1 else {name: n}
+    return init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
+
+def _collected(world, state):
+    "Gather the tensors of a state on the host of rank 0; None elsewhere"
+    if _is_part(state):
+        t = world.whole(state)
+        return None if world.rank else t.cpu()
+    if isinstance(state, dict): return {k: _collected(world, v) for k, v in state.items()}
+    return type(state)([_collected(world, o) for o in state]) if type(state) in (list, tuple) else state
+
+@contextmanager
+def _own_gradients(world, learn):
+    "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all of them"
+    wanted, params = learn.phase.loss_params, world.held.parts.values()
+    ids = {id(o) for o in wanted or ()}
+    others = [] if wanted is None else [(p, p.grad) for p in params if id(p) not in ids]
+    for p, _ in others: p.grad = None
+    learn.phase.loss_params = None
+    try: yield
+    finally:
+        learn.phase.loss_params = wanted
+        for p, grad in others: p.grad = grad
+
+# %% ../../nbs/parallel/03_fsdp.ipynb #9550203a
 @unproven('HSDP')
 class Sharded(Processes):
     "Ranks that each keep a shard of every parameter, of its gradient, and of its optimizer state"
     is_sharded = True
     WAIT = timedelta(seconds=5)     # time to wait for ranks that fail in the same way
-    COUNT = count()                 # fits so far
+    around, backward, collect = _sharded, _own_gradients, _collected
 
     def __init__(self, device: torch.device, plugin: Any, copies: int = 1):
         "`copies`: groups of consecutive ranks that each have all shards, and average gradients"
-        from torch.distributed.device_mesh import init_device_mesh
         super().__init__(device)
-        self.copies = copies
-        name = f'fit {next(self.COUNT)}'    # torch reuses a mesh of the same name
-        dims = {f'{name}, copies': copies, name: self.shards[0]} if copies > 1 else {name: self.size}
-        mesh = init_device_mesh(device.type, tuple(dims.values()), mesh_dim_names=tuple(dims))
-        self.held = _Shards(mesh, device, plugin, self.shards)
+        self.copies, self.unfused = copies, {}      # optimizers whose fused steps are turned off
+        mesh = _new_mesh(device, copies, self.shards[0])
+        self.held = _Shards(_Layout(mesh, device, self.shards), plugin)
 
     @property
     def shards(self) -> tuple[int, int]:
         n = self.size//self.copies
         return n, self.rank % n
 
-    @contextmanager
-    def around(self, learn: Learner) -> Iterator[None]:
-        "Shard the learner during a fit"
-        hooks = dict.fromkeys((*learn.hooks, *learn.fitting.plan.hooks))
-        hooks = [h for h in hooks if not isinstance(h, MainProcessHook)]
-        is_here, found = True, self._plan(learn, hooks)
-        try:
-            for root, units in found: self.held.add(root, units)
-            _replace_parameters(learn.opts, self.held.parts, self.held.cut)
-            yield
-        except BaseException as e:
-            if not (is_here := self._are_all_here(e)): e.add_note(_GONE)
-            raise
-        finally:
-            self.held.restore(learn.opts, hooks, self.whole if is_here else _nan)
-            self.held = None
-
-    def _are_all_here(self, e):
-        "Return whether all ranks can still communicate after an error here"
-        if isinstance(e, TrainingInterrupted): return True
-        if is_lost(e) or not isinstance(e, Exception): return False
-        try: return dist.monitored_barrier(self.control, self.WAIT) is None
-        except RuntimeError: return False
-
-    def _plan(self, learn, hooks):
-        "Return the modules to shard, with their units; raises ValueError, with nothing changed"
-        _check_optimizers(learn.opts)
-        refuse_closures(learn, 'Accelerate(fsdp_plugin=...)',
-                        'each process has only a shard of the weights; train without fsdp_plugin')
-        def like(name):     # the module of the learner, and copies of it that hooks keep
-            own, others = getattr(learn, name), [getattr(h, name, None) for h in hooks]
-            if not isinstance(own, nn.Module): return []
-            return dict.fromkeys([own, *(o for o in others if _is_like(o, own))])
-        found = [(m, find_units(m, self.held.plugin)) for m in like('model')]
-        return found + [(o, find_units(o)) for o in like('loss_fn')]
-
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
-
-    def collect(self, state: Any) -> Any:
-        if _is_part(state):
-            t = self.whole(state)
-            return None if self.rank else t.cpu()
-        if isinstance(state, dict): return {k: self.collect(v) for k, v in state.items()}
-        return type(state)([self.collect(o) for o in state]) if type(state) in (list, tuple) else state
+    def copy(self, model: nn.Module) -> nn.Module: return _sharded_copy(model, self.held)
+    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
+        return self.held.layout.empty(shape, dtype)
 
     def split(self, opt: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        params = parameters(opt)
-        def cut(i, entries): return {k: self.held.cut(v, params[i]) for k, v in entries.items()}
-        return {**state, 'state': {i: cut(i, entries) for i, entries in state['state'].items()}}
-
-    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
-        from torch.distributed.tensor import Replicate, Shard, empty
-        placements = [Replicate()]*(self.held.mesh.ndim - 1) + [Shard(0)]
-        return empty(*shape, dtype=dtype, device_mesh=self.held.mesh, placements=placements)
+        params, cut = parameters(opt), self.held.layout.cut
+        def shard(i, entries): return {k: cut(v, params[i]) for k, v in entries.items()}
+        groups = state['param_groups']      # perhaps saved by a single process
+        if opt in self.unfused: groups = [{**g, 'fused': None} for g in groups]
+        cuts = {i: shard(i, entries) for i, entries in state['state'].items()}
+        return {**state, 'state': cuts, 'param_groups': groups}
 
     def least(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, dist.ReduceOp.MIN)
         return x
-
-    def copy(self, model: nn.Module) -> nn.Module: return self.held.copy(model)
-
-    @contextmanager
-    def backward(self, learn: Learner) -> Iterator[None]:
-        "Give gradients only to the parameters of a yielded loss's optimizer; torch reduces all of them"
-        wanted = learn.phase.loss_params
-        ids = {id(o) for o in wanted or ()}
-        others = [] if wanted is None else [(p, p.grad) for p in self.held.parts.values() if id(p) not in ids]
-        for p, _ in others: p.grad = None
-        learn.phase.loss_params = None
-        try: yield
-        finally:
-            learn.phase.loss_params = wanted
-            for p, grad in others: p.grad = grad

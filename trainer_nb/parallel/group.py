@@ -8,7 +8,6 @@ __all__ = ['REASONS', 'is_lost', 'forget', 'Processes', 'facts', 'check_facts', 
 # %% ../../nbs/parallel/01_group.ipynb #82002a68
 import re
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from io import BytesIO
 from operator import or_
@@ -43,7 +42,7 @@ def forget() -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
-# %% ../../nbs/parallel/01_group.ipynb #813fffc8
+# %% ../../nbs/parallel/01_group.ipynb #48111572
 def _code(text): return crc32(text.encode())
 
 def _packed(x):
@@ -54,26 +53,25 @@ def _packed(x):
 def _unpacked(there, places=None):
     return torch.load(BytesIO(there.numpy()), places, weights_only=False)
 
-class Processes(World):
-    "The ranks of torch's default process group"
+def _gathered(x, group, is_for_all=True):
+    "Return a tensor of each rank; None on other ranks if they are only for rank 0"
+    found = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    if is_for_all: dist.all_gather(found, x, group=group)       # quicker than all_reduce
+    else:
+        found = None if dist.get_rank() else found
+        dist.gather(x, found, dst=0, group=group)
+    return found
+
+# %% ../../nbs/parallel/01_group.ipynb #d44881d2
+class _Messages(World):
+    "What the ranks of torch's default process group send to one another"
     def __init__(self, device: torch.device):
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
-        self.weight = 0     # weight of the loss of a batch, over all ranks
-        self.shared = {}    # id of a buffer → it, and its version when all ranks had the same
         self.control = dist.new_group(backend='gloo')
-
-    def count(self, dl: Any, i: int, batch: Any) -> int:
-        shards = getattr(dl, 'shards', None)
-        if shards is None: self.n = self.total = batch_size(batch)
-        else: self.n, self.total = shards.of(i)
-        self.is_padding = not self.n
-        return self.n
 
     def meet(self, what: str, n: int = 0) -> tuple[int, ...]:
         "Check by one message that all ranks do `what`; return the `n` of each; raises RuntimeError"
-        mine = torch.tensor([_code(what), n])
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(found, mine, group=self.control)    # quicker than all_reduce
+        found = _gathered(torch.tensor([_code(what), n]), self.control)
         codes, ns = zip(*(o.tolist() for o in found))
         if len(set(codes)) == 1: return ns
         raise RuntimeError(
@@ -90,24 +88,50 @@ class Processes(World):
         return y.to(x.device)
 
     def first(self, x: Any) -> Any:
-        mine = None if self.rank else x
-        found, *_ = self._exchange(mine, 'receive from the main process', is_for_all=True)
+        found, *_ = self._exchange(None if self.rank else x, 'receive from the main process')
         return found if self.rank else x
 
     def gather(self, x: Any) -> list[Any] | None:
         return self._exchange(x, 'send to the main process', is_for_all=False)
 
-    def all_gather(self, x: Any) -> list[Any]:
-        return self._exchange(x, 'send to all processes', is_for_all=True)
+    def all_gather(self, x: Any) -> list[Any]: return self._exchange(x, 'send to all processes')
 
-    def _exchange(self, x, what, is_for_all):
+    def _exchange(self, x, what, is_for_all=True):
         mine = _packed(x)
         ns = self.meet(what, len(mine))
-        there = torch.empty(self.size, max(ns), dtype=torch.uint8)
-        mine, there = F.pad(mine, (0, max(ns) - len(mine))), [*there]
-        if is_for_all: dist.all_gather(there, mine, group=self.control)
-        else: dist.gather(mine, None if self.rank else there, dst=0, group=self.control)
-        if is_for_all or not self.rank: return [_unpacked(o[:n]) for o, n in zip(there, ns)]
+        found = _gathered(F.pad(mine, (0, max(ns) - len(mine))), self.control, is_for_all)
+        return found and [_unpacked(o[:n]) for o, n in zip(found, ns)]
+
+# %% ../../nbs/parallel/01_group.ipynb #99ecd4d6
+def _own_rng_state(rng, rank):
+    "Return the RNG states of a rank, made from those of the main process"
+    now = rng_state()
+    set_seed((crc32(bytes(rng['torch'].tolist())) + rank) % 2**32)
+    mine = rng_state()
+    set_rng_state(now)
+    return mine
+
+def _broadcast(tensors, device, control):
+    "Overwrite tensors by those of the main process"
+    for t in tensors:       # one at a time: there may be no room for two models
+        there, is_here = t.detach().contiguous(), t.device.type == device.type
+        dist.broadcast(there, src=0, group=None if is_here else control)
+        t.detach().copy_(there)
+
+# %% ../../nbs/parallel/01_group.ipynb #813fffc8
+class Processes(_Messages):
+    "The ranks of torch's default process group"
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self.weight = 0     # weight of the loss of a batch, over all ranks
+        self.shared = {}    # id of a buffer → it, and its version when all ranks had the same
+
+    def count(self, dl: Any, i: int, batch: Any) -> int:
+        shards = getattr(dl, 'shards', None)
+        if shards is None: self.n = self.total = batch_size(batch)
+        else: self.n, self.total = shards.of(i)
+        self.is_padding = not self.n
+        return self.n
 
     def merged(self, metric: Any) -> Any:
         if hasattr(metric, 'sync_on_compute'): return metric  # it communicates by itself
@@ -116,17 +140,8 @@ class Processes(World):
         first.merge_state(others)
         return first
 
-    def around(self, learn: Learner) -> AbstractContextManager[None]:
-        "Return the context manager around a fit"
-        return nullcontext()
-
     def rng_states(self, state: Any) -> Any:
-        if not self.rank: return state
-        now, (rng, own) = rng_state(), state
-        set_seed((crc32(bytes(rng['torch'].tolist())) + self.rank) % 2**32)
-        mine = rng_state()
-        set_rng_state(now)
-        return mine, own
+        return (_own_rng_state(state[0], self.rank), state[1]) if self.rank else state
 
     def share_modules(self, modules: list[nn.Module], params: bool = False) -> None:
         "Broadcast the modules' buffers, and with `params` their parameters, from the main process"
@@ -134,10 +149,7 @@ class Processes(World):
         buffers = dict.fromkeys(held.buffers())
         tensors = {**buffers, **dict.fromkeys(held.parameters() if params else ())}
         if tensors: self.meet('share tensors')
-        for t in tensors:       # one at a time: there may be no room for two models
-            there, is_here = t.detach().contiguous(), t.device.type == self.device.type
-            dist.broadcast(there, src=0, group=None if is_here else self.control)
-            t.detach().copy_(there)
+        _broadcast(tensors, self.device, self.control)
         self.shared.update({id(b): (b, n_writes(b)) for b in buffers})
 
     def own_buffers(self, module: nn.Module) -> dict[str, Tensor]:
@@ -186,6 +198,8 @@ def check_same(learn: Learner) -> None:
 # %% ../../nbs/parallel/01_group.ipynb #7eaf8ea3
 class Requests(deque):
     "Hold requests back until all ranks know of them"
+    give = deque.append     # pass a request on to the loop
+
     def __init__(self):
         super().__init__()
         self.asked = deque()
@@ -202,9 +216,34 @@ class Requests(deque):
         "Return the requests since the last call"
         return [self.asked.popleft() for _ in range(len(self.asked))]
 
-    def give(self, what: Any) -> None:
-        "Pass a request on to the loop"
-        super().append(what)
+
+# %% ../../nbs/parallel/01_group.ipynb #4b951a39
+def _next_pace(pace, n, time_s, every_s):
+    "Return the batches in `every_s` seconds, if `n` took `time_s`; at most twice as many as before"
+    return min(2*pace, max(1, int(every_s*(n/time_s))))
+
+def _share_rates(learn):
+    "Broadcast the learning rates of the main process"
+    groups = []
+    for opt in learn.opts.values(): groups += opt.param_groups
+    rates = learn.world.first([float(g['lr']) for g in groups])
+    for g, lr in zip(groups, rates): set_option(g, 'lr', lr)
+
+def _exchange_requests(learn, world, pace):
+    "Pass the requests of all ranks to the loop; return the pace of the main process"
+    asked, requests, methods = learn.requests.take(), learn.requests, []
+    for h in learn.hooks: methods += [getattr(h, name) for name in h.together]
+    words = ['stop_epoch', *methods, 'stop', 'interrupt']
+    own = [o for o in asked if callable(o) and o not in methods]
+    are_asked = [bool(own), *(o in asked for o in words)]
+    bits = sum(1 << i for i, is_asked in enumerate(are_asked) if is_asked)
+    found = world.meet('agree', bits | (0 if world.rank else pace) << 32)
+    any_own, *wanted = (reduce(or_, found) >> i & 1 for i in range(len(words) + 1))
+    for o in own: requests.give(o)
+    if any_own: requests.give(_share_rates)
+    for o, is_wanted in zip(words, wanted):
+        if is_wanted: requests.give(o)
+    return found[0] >> 32
 
 # %% ../../nbs/parallel/01_group.ipynb #c8e3fa9b
 class Agreement(Hook):
@@ -229,43 +268,17 @@ class Agreement(Hook):
         self.n += 1
         if learn.training is not self.phase:        # batches may take longer now
             self.phase, self.pace, self.at = learn.training, 1, self.n
-        if self.n >= self.at: self._agree(learn)
-
-    def after_epoch(self, learn: Learner) -> None: self._agree(learn)
+        if self.n >= self.at: self.after_epoch(learn)
 
     def before_valid(self, learn: Learner) -> None:
         models = [getattr(h, 'model', None) for h in learn.hooks]     # averages
         self.world.share_modules([*trained(learn), *(o for o in models if isinstance(o, nn.Module))])
 
-    def _agree(self, learn):
-        "Exchange requests between the ranks, and pass those of all ranks to the loop"
-        asked, requests, methods = learn.requests.take(), learn.requests, []
-        for h in learn.hooks: methods += [getattr(h, name) for name in h.together]
-        words = ['stop_epoch', *methods, 'stop', 'interrupt']
-        own = [o for o in asked if callable(o) and o not in methods]
-        are_asked = [bool(own), *(o in asked for o in words)]
-        bits = sum(1 << i for i, is_asked in enumerate(are_asked) if is_asked)
-        found = self.world.meet('agree', bits | (0 if self.world.rank else self._next_pace()) << 32)
-        self.pace, bits = found[0] >> 32, reduce(or_, found)
-        any_own, *wanted = (bits >> i & 1 for i in range(len(words) + 1))
-        for o in own: requests.give(o)
-        if any_own: requests.give(self.share_rates)
-        for o, is_wanted in zip(words, wanted):
-            if is_wanted: requests.give(o)
-        self.at, self.last = self.n + self.pace, (self.n, perf_counter())
-
-    def _next_pace(self):
-        "Return the number of batches in `EVERY_S` seconds, at most twice as many as before"
+    def after_epoch(self, learn: Learner) -> None:
         n, clock = self.last
-        speed = (self.n - n)/(perf_counter() - clock)
-        return min(2*self.pace, max(1, int(self.EVERY_S*speed)))
-
-    def share_rates(self, learn: Learner) -> None:
-        "Broadcast the learning rates of the main process"
-        groups = []
-        for opt in learn.opts.values(): groups += opt.param_groups
-        rates = self.world.first([float(g['lr']) for g in groups])
-        for g, lr in zip(groups, rates): set_option(g, 'lr', lr)
+        pace = _next_pace(self.pace, self.n - n, perf_counter() - clock, self.EVERY_S)
+        self.pace = _exchange_requests(learn, self.world, pace)
+        self.at, self.last = self.n + self.pace, (self.n, perf_counter())
 
     def after_cancel(self, learn: Learner) -> None:
         was_stopped = learn.cancelled in ('stop', 'interrupt')

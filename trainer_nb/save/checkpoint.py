@@ -15,9 +15,10 @@ from weakref import ref
 
 from torch.optim import Optimizer
 
-from ..base import did_you_mean, map_tensors
+from ..base import map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, is_skipped
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored
+from .early_stopping import has_column
 from .files import Folder, best_of, find
 from .shards import StateWriter, read_parts, take_out
 from .snapshot import capture, restore
@@ -32,6 +33,26 @@ def _parse_every(every):
     if m and float(m[1]): return None, float(m[1])*{'s': 1, 'min': 60, 'h': 3600}[m[2]]
     raise ValueError(f"every is {every!r}: "
                      "expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
+
+# %% ../../nbs/save/04_checkpoint.ipynb #8a8869c6
+def _where(learn):
+    "Return the position of training, to compare with others"
+    fit, s = learn.fitting or learn.stopped, learn.state
+    at = (False, False) if fit is None else (fit.train is not None, fit.is_trained)
+    return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
+
+def _rating(learn, monitor):
+    "Return the values of the epoch by which states are compared; they are None in an epoch"
+    fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
+    is_rated = monitor is not None and rows and fit is not None and fit.train is None
+    row = {k: v for k, v in rows[-1].items() if v == v} if is_rated else {}     # without nan
+    return {'monitor': monitor, 'metric': row.get(monitor), 'loss': row.get('valid_loss')}
+
+def _info(learn, run, monitor, mode):
+    fit, s = learn.fitting or learn.stopped, learn.state
+    return {'run': run, 'step': s.optimizer_step, 'epoch': s.epoch, 'position': learn.position,
+            'mode': mode, **_rating(learn, monitor), 'processes': learn.world.size,
+            'in_epoch': fit is not None and fit.train is not None}
 
 # %% ../../nbs/save/04_checkpoint.ipynb #b387a6c7
 class Checkpoint(Hook):
@@ -111,13 +132,11 @@ class Checkpoint(Hook):
 
     def after_epoch(self, learn: Learner) -> None:
         self._report()
-        mine, row = self._rating(learn), learn.history.epoch_rows[-1]
+        mine, row = _rating(learn, self.monitor), learn.history.epoch_rows[-1]
         is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
         is_better = best_of([self.best() or mine, mine], self.monitor, self.mode) is mine
         if self.every == 'epoch' or learn.world.first(is_last or is_better): self.save(learn)
-        if self.monitor in (None, 'valid_loss', *row) or is_skipped(self.monitor, row): return
-        raise ValueError(f'Checkpoint monitors {self.monitor!r}, but the columns are '
-                         f'{", ".join(row)}.{did_you_mean(self.monitor, row)}')
+        if self.monitor not in (None, 'valid_loss'): has_column('Checkpoint', self.monitor, row)
 
     def after_cancel(self, learn: Learner) -> None:
         is_between_batches = learn.fitting.rng_states is not None
@@ -128,50 +147,30 @@ class Checkpoint(Hook):
         try: self.finish()
         finally: self.folder.lock.release()
 
-    def _rating(self, learn):
-        "Return the values of the epoch by which states are compared; they are None in an epoch"
-        fit, rows = learn.fitting or learn.stopped, learn.history.epoch_rows
-        is_rated = self.monitor is not None and rows and fit is not None and fit.train is None
-        row = {k: v for k, v in rows[-1].items() if v == v} if is_rated else {}     # without nan
-        return {'monitor': self.monitor, 'metric': row.get(self.monitor), 'loss': row.get('valid_loss')}
-
     def _mine(self): return [o for o in self.folder.manifests() if o['run'] == self.run]
 
     def best(self) -> dict[str, Any] | None:
         "Return the manifest of the best checkpoint of this run; None if there is none"
         return best_of(self._mine(), self.monitor, self.mode)
 
-    def _where(self, learn):
-        "Return the position of training, to compare with others"
-        fit, s = learn.fitting or learn.stopped, learn.state
-        at = (False, False) if fit is None else (fit.train is not None, fit.is_trained)
-        return s.epoch, s.batch_idx, s.optimizer_step, *at, learn.valid_idx
-
     def save(self,
         learn: Learner,      # between two batches, or outside a fit
         again: bool = True,  # False: do not save the same position twice
     ) -> None:
         "Copy the state, and write it in a thread"
-        start, where = perf_counter(), self._where(learn)
+        start, where = perf_counter(), _where(learn)
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step, self.what)
-        info = self._info(learn) if learn.is_main else None
+        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step)
+        info = _info(learn, self.run, self.monitor, self.mode) if learn.is_main else None
         def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # lost ranks
-        self._latest.start(learn, info, patience, self._prune)
+        self._latest.start(learn, info, patience, self._prune, self.what)
         self.saved_at, self.n_saves = where, self.n_saves + 1
         if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
         self.stall_s += perf_counter() - start
         if learn.is_fitting: self._report()
         else: self.finish()
-
-    def _info(self, learn):
-        "Return what the manifest says of a state"
-        fit, s = learn.fitting or learn.stopped, learn.state
-        return {'run': self.run, 'step': s.optimizer_step, 'epoch': s.epoch,
-                'position': learn.position, 'mode': self.mode, **self._rating(learn),
-                'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None}
 
     def _prune(self):
         mine = self._mine()
@@ -246,7 +245,7 @@ def resume_from(learn: Learner, source: bool | str | Path) -> bool:
     state = read_parts(state, path.with_suffix('.parts'), learn.world)
     notes = restore(learn, state, learn.fitting, skip=hook is not None and hook.skip)
     for note in notes: warnings.warn(f'resume: {note}', stacklevel=3)
-    if hook is not None and source is hook.folder.path: hook.saved_at = hook._where(learn)
+    if hook is not None and source is hook.folder.path: hook.saved_at = _where(learn)
     if learn.is_main: print(f'resumes from {path.name}, saved {state["position"]}')
     return True
 

@@ -105,39 +105,44 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 def _numbered(manifest, path):
     return {**manifest, 'n': int(_NAME.fullmatch(path.name)[1]), 'file': path.with_suffix('.pt').name}
 
+
+# %% ../../nbs/save/01_files.ipynb #2d51667e
+def _notes(folder):
+    "Return the paths of manifests whose state is there"
+    return [o for o in folder.glob('*.json') if _NAME.fullmatch(o.name) and o.with_suffix('.pt').exists()]
+
+def _read_manifests(paths):
+    "Read manifests, by their numbers; warn about damaged ones"
+    found = {}
+    for path in paths:
+        try: found[int(_NAME.fullmatch(path.name)[1])] = _read_manifest(path)
+        except FileNotFoundError: pass      # another thread has just dropped it
+        except (BadCheckpoint, OSError) as e:
+            warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=3)
+    return [found[n] for n in sorted(found)]
+
 def _check_parts(folder, manifest):
     for name, expected in manifest.get('parts', {}).items():
         path = path_in(path_in(folder, Path(manifest['file']).with_suffix('.parts').name), name)
         if not path.is_file() or [path.stat().st_size, checksum(path)] != expected:
             raise BadCheckpoint(f'{name} in {path.parent.name} is not what was written')
 
-# %% ../../nbs/save/01_files.ipynb #c958becd
-class Folder:
-    "The checkpoints in a folder"
+# %% ../../nbs/save/01_files.ipynb #7ecfd33b
+class _Checkpoints:
+    "The checkpoints in a folder, to be read"
     def __init__(self, path: str | Path):
-        self.path, self.lock = Path(path), Lock(path)
+        self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f'{path} is a file: expected a folder for checkpoints')
-
-    def _notes(self):
-        "Match the names of manifests whose state is here"
-        paths = self.path.glob('*.json')
-        return [m for o in paths if (m := _NAME.fullmatch(o.name)) and o.with_suffix('.pt').exists()]
 
     @property
     def n(self) -> int:
         "Number of states here, damaged ones included"
-        return len(self._notes())
+        return len(_notes(self.path))
 
     def manifests(self) -> list[dict[str, Any]]:
         "Return the manifests of the states here, the oldest first"
-        found = {}
-        for m in self._notes():
-            try: found[int(m[1])] = _read_manifest(self.path/m[0])
-            except FileNotFoundError: pass      # another thread has just dropped it
-            except (BadCheckpoint, OSError) as e:
-                warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=2)
-        return [found[n] for n in sorted(found)]
+        return _read_manifests(_notes(self.path))
 
     def of_run(self,
         run: str | None = None,     # id; None, or one that is not here: the newest, or all
@@ -149,9 +154,8 @@ class Folder:
 
     def read(self, manifest: dict[str, Any]) -> dict[str, Any]:
         "Read a state, with holes for its shards, and check their files; raises BadCheckpoint"
-        path = path_in(self.path, manifest['file'])
         _check_parts(self.path, manifest)
-        return read_state(path, manifest)
+        return read_state(path_in(self.path, manifest['file']), manifest)
 
     def newest(self, fits: Callable[[dict], bool] | None = None) -> tuple[dict, dict] | None:
         "Return the newest intact (state, manifest) that fits, or None; warn about damaged ones"
@@ -160,6 +164,34 @@ class Folder:
             except (BadCheckpoint, OSError) as e:
                 warnings.warn(f'{e}. Trying the one before it', stacklevel=2)
 
+# %% ../../nbs/save/01_files.ipynb #8ee557b9
+def _move_parts(parts, path):
+    "Move a folder of shards beside a state; return what its manifest says of them"
+    if parts is None: return {}
+    files = {o.name: [o.stat().st_size, checksum(o)] for o in sorted(Path(parts).iterdir())}
+    sync(parts)
+    os.replace(parts, path.with_suffix('.parts'))
+    sync(path.parent)
+    return {'parts': files}
+
+def _delete(path):
+    "Delete a state, and then its manifest and its shards"
+    for o in path, path.with_suffix('.json'): o.unlink(missing_ok=True)
+    shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
+
+def _is_leftover(path):
+    "Return whether it is a temporary file, or a note or shards without a state"
+    beside = re.fullmatch(r'\.(.+)\.[0-9a-f]+\.tmp', path.name)
+    m = _NAME.fullmatch(beside[1] if beside else path.name)
+    return bool(m and (beside or m[3] != 'pt' and not path.with_suffix('.pt').exists()))
+
+# %% ../../nbs/save/01_files.ipynb #c958becd
+class Folder(_Checkpoints):
+    "The checkpoints in a folder"
+    def __init__(self, path: str | Path):
+        super().__init__(path)
+        self.lock = Lock(path)
+
     def next(self, step: int) -> Path:
         "Return the path for the next state"
         names = [_NAME.fullmatch(o.name) for o in self.path.glob('*')]
@@ -167,45 +199,32 @@ class Folder:
         return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
 
     def put(self, state: dict[str, Any], info: dict[str, Any],
-            parts: Path | None = None) -> dict[str, Any]:
-        """Write a state, and return its manifest; a kill at any moment leaves it complete or absent
-
-        `parts` is a folder in this one with the state's shards, complete and on disk; it is moved.
-        """
+            parts: Path | None = None,  # folder in this one with its shards, complete; it is moved
+    ) -> dict[str, Any]:
+        "Write a state, and return its manifest; a kill at any moment leaves it complete or absent"
         self.path.mkdir(exist_ok=True)
         path = self.next(info['step'])
         try:
-            if parts is not None:
-                files = sorted(Path(parts).iterdir())
-                info = {**info, 'parts': {o.name: [o.stat().st_size, checksum(o)] for o in files}}
-                sync(parts)
-                os.replace(parts, path.with_suffix('.parts'))
-                sync(self.path)
+            info = {**info, **_move_parts(parts, path)}
             with replacing(path) as file:
                 manifest = {'format': FORMAT, **info, **write_state(file, state),
                             'saved': strftime('%Y-%m-%dT%H:%M:%S'), **library_versions()}
                 with replacing(path.with_suffix('.json')) as note:
                     note.write(json.dumps(manifest, indent=1).encode())
         except BaseException:
-            if not path.exists():
-                with suppress(OSError): path.with_suffix('.json').unlink()
-                shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
+            with suppress(OSError):
+                if not path.exists(): _delete(path)
             raise
         return _numbered(manifest, path)
 
     def drop(self, manifest: dict[str, Any]) -> None:
         "Delete a state, and then its manifest"
-        path = self.path/manifest['file']
-        for o in path, path.with_suffix('.json'): o.unlink(missing_ok=True)
-        shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
+        _delete(self.path/manifest['file'])
 
     def tidy(self) -> None:
         "Delete what a killed process left, with the lock: temporary files, notes and shards without a state"
-        for o in self.path.iterdir():
-            beside = re.fullmatch(r'\.(.+)\.[0-9a-f]+\.tmp', o.name)
-            m = _NAME.fullmatch(beside[1] if beside else o.name)
-            if m and (beside or m[3] != 'pt' and not o.with_suffix('.pt').exists()):
-                with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
+        for o in filter(_is_leftover, self.path.iterdir()):
+            with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
 
 # %% ../../nbs/save/01_files.ipynb #b3874726
 def best_of(manifests: list[dict[str, Any]], monitor: str | None, mode: str) -> dict[str, Any] | None:

@@ -116,7 +116,8 @@ def _read(tensors, holes, path, world):
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
-        both = {key: _overlap(here[key], o) for key, o in there.items()}
+        both = {key: range(max(o.start, here[key].start), min(o.stop, here[key].stop))
+                for key, o in there.items()}
         if not any(both.values()): continue
         parts = read_state(path_in(path_in(path.parent, path.name), f'{i}.pt'))['parts']
         for key, rows in both.items():
@@ -126,27 +127,31 @@ def _read(tensors, holes, path, world):
                 raise ValueError(f'tensor {key} in {i}.pt has another shape or dtype')
             t[_within(rows, here[key])] = part[_within(rows, there[key])]
 
-def _overlap(a, b): return range(max(a.start, b.start), min(a.stop, b.stop))
-
 def _within(rows, outer): return slice(rows.start - outer.start, rows.stop - outer.start)
+
+# %% ../../nbs/save/02_shards.ipynb #d13d3539
+def _copies(learn, what):
+    "Copy the state, and this rank's shards; return also a function that waits for the copies"
+    state, parts = take_out(capture(learn, what=what))
+    state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
+    return arrived(learn.device), state, parts
+
+def _agreed_place(folder, world, step):
+    "Let all ranks agree on a new folder for the shards; None if nothing is sharded"
+    if not world.is_sharded: return None
+    return folder.path/world.first(f'.{folder.next(step).stem}.parts.{time_ns()}.tmp')
 
 # %% ../../nbs/save/02_shards.ipynb #ac68f877
 class StateWriter:
     "A copy of the state, which a thread writes to a folder"
-    def __init__(self, folder: Any, world: Any, step: int, what: str = 'all'):
-        self.folder, self.what = folder, what
-        self.rank, self.n_files = world.rank, world.shards[0]
-        self.error = self.thread = self.place = None
-        if world.is_sharded:        # all ranks agree on a folder for the shards
-            name = f'.{folder.next(step).stem}.parts.{time_ns()}.tmp'
-            self.place = folder.path/world.first(name)
+    def __init__(self, folder: Any, world: Any, step: int):
+        self.folder, self.rank, self.n_files = folder, world.rank, world.shards[0]
+        self.place, self.error, self.thread = _agreed_place(folder, world, step), None, None
 
-    def start(self, learn: Any, info: dict | None, patience: float, done: Callable) -> None:
+    def start(self, learn: Any, info: Any, patience: Callable, done: Callable, what: str) -> None:
         "Copy the state, and let the thread begin; `info` is None except in the main process"
         try:
-            state, parts = take_out(capture(learn, what=self.what))
-            state, parts = host_copy((state, {key: local(t) for key, t in parts.items()}))
-            wait = arrived(learn.device)
+            wait, state, parts = _copies(learn, what)
             if info is not None: check_plain(state, 'the state')
             elif self.place is None or self.rank >= self.n_files: return    # others write the same
             args = wait, state, parts, info, patience, done     # the thread frees them at its end

@@ -57,28 +57,35 @@ def _read(world, waiting):
     read = iter(values.tolist())
     return [{name: next(read) for name in now} for *_, now in waiting]
 
-# %% ../../nbs/save/11_spike_guard.ipynb #1d88f4b4
-class SpikeWatch(Hook):
-    "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
-    unique, in_dry_run, is_own = True, False, True
-    ord, provides = 97, ('spikes',)     # after hooks that ask for a checkpoint
-    only_looks = 'after_loss',      # changes nothing there, see `Compile`
-    state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
+# %% ../../nbs/save/11_spike_guard.ipynb #12f1110a
+def _check_watch(threshold, **sizes):
+    "Refuse arguments with which no spike could be judged"
+    is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    if not is_number or not 0 < threshold < math.inf: raise ValueError(
+        f'threshold is {threshold!r}: expected a number above 0, of spreads above the median')
+    for name, o in sizes.items():
+        if as_count(name, o) < 10:
+            raise ValueError(f'{name} is {o}: expected 10 or more, as a spread is computed from them')
 
-    def __init__(self, threshold: float, window: int, warmup: int, every: int):
-        is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
-        if not is_number or not 0 < threshold < math.inf: raise ValueError(
-            f'threshold is {threshold!r}: expected a number above 0, of spreads above the median')
-        self.every = as_count('every', every)
-        for name, o in dict(window=window, warmup=warmup).items():
-            if as_count(name, o) < 10:
-                raise ValueError(f'{name} is {o}: expected 10 or more, as a spread is computed from them')
-        self.threshold = threshold
-        self.window, self.warmup = window, min(warmup, window)
-        self.past = {}          # name → latest values
-        self.waiting = []       # to be judged: [epoch, batch, number in the history, share, values]
-        self.is_high = False    # whether the latest batch was a spike
-        self.now = {}           # values of the current batch, on the device
+def _judged(values, pasts, threshold, warmup):
+    "Return a row for a spike, with the limit of the value that is relatively furthest above"
+    res, most = None, 0.
+    for name, o in values.items():
+        past = pasts.get(name, ())
+        if past and o <= max(past[-_RECENT:]): continue     # the limit is above these
+        limit = spike_limit(past, threshold) if len(past) >= warmup else math.inf
+        if not math.isfinite(o): over = math.inf
+        else: over = (o - limit)/(abs(limit) or 1.) if limit < math.inf else 0.
+        if over > most: res, most = {'why': name, 'limit': limit, **values}, over
+    return res
+
+# %% ../../nbs/save/11_spike_guard.ipynb #f52b355b
+class _Measured(Hook):
+    "Measure the losses of each training batch and the norm of its gradients, on the device"
+    ord = 97                        # after hooks that ask for a checkpoint
+    only_looks = 'after_loss',      # changes nothing there, see `Compile`
+
+    def __init__(self): self.now = {}       # values of the current batch
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
@@ -95,6 +102,21 @@ class SpikeWatch(Hook):
 
     def after_cancel(self, learn: Learner) -> None: self.now = {}
 
+# %% ../../nbs/save/11_spike_guard.ipynb #1d88f4b4
+class SpikeWatch(_Measured):
+    "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
+    unique, in_dry_run, is_own, provides = True, False, True, ('spikes',)
+    state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
+
+    def __init__(self, threshold: float, window: int, warmup: int, every: int):
+        super().__init__()
+        _check_watch(threshold, window=window, warmup=warmup)
+        self.threshold, self.every = threshold, as_count('every', every)
+        self.window, self.warmup = window, min(warmup, window)
+        self.past = {}          # name → latest values
+        self.waiting = []       # to be judged: [epoch, batch, number in the history, share, values]
+        self.is_high = False    # whether the latest batch was a spike
+
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
         state, world = learn.state, learn.world
@@ -103,34 +125,21 @@ class SpikeWatch(Hook):
             self.waiting.append([*at, learn.history.n_steps, share, self.now])
             self.now = {}
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due
-        if is_due or any(map(_is_for_all, learn.requests)) or self._at_end(learn): self.look(learn)
-
-    def _at_end(self, learn):
-        "Return whether the pass ends here; if its length is not exact, reads the next batch"
-        pass_ = learn.phase.pass_
-        return learn.state.batch_idx >= learn.n_batches if pass_.is_sized else pass_.at_end
+        if is_due or any(map(_is_for_all, learn.requests)): return self.look(learn)
+        pass_ = learn.phase.pass_       # one whose length is not exact reads the next batch to know
+        if pass_.is_sized: is_last = state.batch_idx >= learn.n_batches
+        else: is_last = pass_.at_end
+        if is_last: self.look(learn)
 
     def look(self, learn: Learner) -> None:
         "Read the values since the last look, and judge them in order"
         waiting, self.waiting = self.waiting, []
         for (epoch, batch, n, *_), values in zip(waiting, _read(learn.world, waiting)):
-            row = self._judged(values)
+            row = _judged(values, self.past, self.threshold, self.warmup)
             if row is not None: self.found(learn, {'batch': n, 'epoch': epoch, 'batch_idx': batch, **row})
             self.is_high = row is not None
             for name, o in values.items():
                 if math.isfinite(o): self.past[name] = [*self.past.get(name, ()), o][-self.window:]
-
-    def _judged(self, values):
-        "Return a row for a spike, with the limit of the value that is relatively furthest above"
-        res, most = None, 0.
-        for name, o in values.items():
-            past = self.past.get(name, ())
-            if past and o <= max(past[-_RECENT:]): continue     # the limit is above these
-            limit = spike_limit(past, self.threshold) if len(past) >= self.warmup else math.inf
-            if not math.isfinite(o): over = math.inf
-            else: over = (o - limit)/(abs(limit) or 1.) if limit < math.inf else 0.
-            if over > most: res, most = {'why': name, 'limit': limit, **values}, over
-        return res
 
 # %% ../../nbs/save/11_spike_guard.ipynb #b59a144f
 class _Keys:
@@ -160,14 +169,44 @@ def sample_indices(
     except (StopIteration, TypeError, ValueError): return None
     finally: set_rng_states(now, dl)
 
+# %% ../../nbs/save/11_spike_guard.ipynb #a48a4f87
+def _check_can_skip(learn):
+    "Refuse a fit that cannot go back, or in which another hook ends it before"
+    refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
+    dl, guard = source(learn.train_dl), learn.provider('guard')
+    if hasattr(dl, '__next__'): raise ValueError(
+        f"SpikeGuard('skip') reads batches again, and train_dl is a {type(dl).__name__}, which can be "
+        'read once: pass an object whose __iter__ begins anew, or use SpikeGuard(), which notes spikes')
+    if guard is not None: raise ValueError(
+        f"{guard.name} ends the fit at a batch that SpikeGuard('skip') would leave out, as it does "
+        f'with every one whose loss or gradients are not finite: remove {guard.name}')
+    if learn.world.is_sharded: raise ValueError(
+        "SpikeGuard('skip') cannot copy the state of a model whose parameters are sharded: use "
+        'SpikeGuard(), which notes spikes, and learn.rewind')
+
 def _copy(state): return host_copy(state, copy=Tensor.clone)      # on the device
 
-def _left_out(history):
-    return {(o['epoch'], o['batch_idx']) for o in history.spikes if o['action'] == 'skip'}
+def _begin_again(hooks, learn):
+    "Let hooks that were given a state take it up as in a fit that is resumed"
+    for h in hooks:
+        if 'checkpoints' in h.provides or not hasattr(h, 'before_fit'): continue
+        is_here = learn.is_main or not isinstance(h, MainProcessHook)
+        if is_here and h.state_dict(): h.before_fit(learn)
 
 def _why(row):
     value, limit = row[row['why']], row['limit']
     return f'{row["why"]} {value:.4g}' + (f', limit {limit:.4g}' if math.isfinite(limit) else '')
+
+def _left_out(rows): return [(o['epoch'], o['batch_idx']) for o in rows if o['action'] == 'skip']
+
+def _too_many(rows, first, most, most_in_a_row):
+    "Describe the batches left out, of which a row is the newest, if they are too many; '' if not"
+    left_out = _left_out(rows)
+    epoch, batch = left_out[-1]
+    n = sum(o['action'] == 'skip' and o['batch'] > first for o in rows)
+    in_a_row = next(i for i in range(batch + 2) if (epoch, batch - i) not in left_out)
+    if in_a_row > most_in_a_row: return f'{in_a_row} batches in a row'
+    return f'{n} batches' if n > most else ''
 
 # %% ../../nbs/save/11_spike_guard.ipynb #91769c54
 class SpikeGuard(SpikeWatch):
@@ -202,19 +241,9 @@ class SpikeGuard(SpikeWatch):
     def __getstate__(self): return {**vars(self), 'kept': None}
 
     def before_fit(self, learn: Learner) -> None:
-        self.now, self.kept, self.left_out = {}, None, _left_out(learn.history)
+        self.now, self.kept, self.left_out = {}, None, {*_left_out(learn.history.spikes)}
         if self.action == 'note': return
-        refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
-        dl, guard = source(learn.train_dl), learn.provider('guard')
-        if hasattr(dl, '__next__'): raise ValueError(
-            f"SpikeGuard('skip') reads batches again, and train_dl is a {type(dl).__name__}, which can be "
-            'read once: pass an object whose __iter__ begins anew, or use SpikeGuard(), which notes spikes')
-        if guard is not None: raise ValueError(
-            f"{guard.name} ends the fit at a batch that SpikeGuard('skip') would leave out, as it does "
-            f'with every one whose loss or gradients are not finite: remove {guard.name}')
-        if learn.world.is_sharded: raise ValueError(
-            "SpikeGuard('skip') cannot copy the state of a model whose parameters are sharded: use "
-            'SpikeGuard(), which notes spikes, and learn.rewind')
+        _check_can_skip(learn)
         if learn.fitting.train is not None: self.before_epoch(learn)    # resumed in mid-epoch
 
     def before_epoch(self, learn: Learner) -> None:     # after others have opened it
@@ -228,7 +257,7 @@ class SpikeGuard(SpikeWatch):
 
     def look(self, learn: Learner) -> None:
         super().look(learn)
-        if self.action == 'skip': learn.request(self._keep, everywhere=True)
+        self.before_epoch(learn)
 
     def _keep(self, learn):
         "Between two batches, copy the state"
@@ -246,26 +275,16 @@ class SpikeGuard(SpikeWatch):
 
     def _leave_out(self, learn, row):
         "Restore the copy, and add a batch to those that are left out"
-        (state, _), rows = self.kept, [*learn.history.spikes, row]
-        notes = restore(learn, _copy(state), learn.fitting)
+        rows = [*learn.history.spikes, row]
+        notes = restore(learn, _copy(self.kept[0]), learn.fitting)
         for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
-        learn.history.spikes, self.left_out = rows, self.left_out | {(row['epoch'], row['batch_idx'])}
-        for h in learn.hooks:       # those with a state take it up as in a fit that is resumed
-            if h is self or 'checkpoints' in h.provides or not hasattr(h, 'before_fit'): continue
-            is_here = learn.is_main or not isinstance(h, MainProcessHook)
-            if is_here and h.state_dict(): h.before_fit(learn)
-        self._check_number(learn, row)
-
-    def _check_number(self, learn, row):
-        epoch, batch, first = row['epoch'], row['batch_idx'], learn.bounds['batch']
-        n = sum(o['action'] == 'skip' and o['batch'] > first for o in learn.history.spikes)
-        in_a_row = next(i for i in range(batch + 2) if (epoch, batch - i) not in self.left_out)
-        if n <= self.max_skips and in_a_row <= self.max_in_a_row: return
-        many = f'{in_a_row} batches in a row' if in_a_row > self.max_in_a_row else f'{n} batches'
-        raise RuntimeError(
-            f'SpikeGuard would have left out {many}, up to batch {batch} of epoch {epoch} ({_why(row)}): '
-            'is the learning rate too high, or the data broken? Training was rewound, and is '
-            f'{learn.position}; learn.spikes lists the batches')
+        learn.history.spikes, self.left_out = rows, {*_left_out(rows)}
+        _begin_again([h for h in learn.hooks if h is not self], learn)
+        many = _too_many(rows, learn.bounds['batch'], self.max_skips, self.max_in_a_row)
+        if many: raise RuntimeError(
+            f'SpikeGuard would have left out {many}, up to batch {row["batch_idx"]} of epoch '
+            f'{row["epoch"]} ({_why(row)}): is the learning rate too high, or the data broken? '
+            f'Training was rewound, and is {learn.position}; learn.spikes lists the batches')
 
     def after_fit(self, learn: Learner) -> None:
         self.kept = None

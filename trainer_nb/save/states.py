@@ -129,79 +129,90 @@ def _check_archive(file, name):
     file.seek(0)
     _Scan(name, sizes, size).run(torch.PyTorchFileReader(file).get_record('data.pkl'))
 
-# %% ../../nbs/save/08_states.ipynb #306fa225
+# %% ../../nbs/save/08_states.ipynb #10e21fc3
 _GROW = {'APPEND', 'APPENDS', 'SETITEM', 'SETITEMS'}
 # the other opcodes that name classes, or move what is on the stack in ways that torch.save does not
 _OTHER = {'STACK_GLOBAL', 'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'BUILD', 'EXT1', 'EXT2', 'EXT4', 'DUP', 'POP',
           'POP_MARK', 'PERSID'}
 
+def _refuse(name, what, why): raise BadCheckpoint(f'{name} {what}, and was refused: {why}')
+
+def _value(name, op, arg):
+    "Return the value that an opcode stands for; raises BadCheckpoint if it may not be called"
+    value = arg.replace(' ', '.') if op == 'GLOBAL' else arg
+    call = f'a class ({op})' if op in _OTHER else value
+    if op in {'GLOBAL', *_OTHER} and call not in _ALLOWED:
+        _refuse(name, 'holds something other than plain data', f'it would call {call}')
+    return value
+
+def _take(stack, kinds):
+    "Take what an opcode takes from a stack, in the order in which it was pushed; None is a mark"
+    taken = []
+    for kind in reversed(kinds):
+        if kind is not pickletools.stackslice: taken.append(stack.pop())
+        else:
+            while stack[-1] is not None: taken.append(stack.pop())
+    return [o for o in reversed(taken) if o is not None]
+
+# %% ../../nbs/save/08_states.ipynb #6d3c0e88
+class _Sizes:
+    "Compares the bytes that the tensors of a pickle need with those of the file's records"
+    def __init__(self, name, records, size):
+        self.name, self.records, self.size = name, records, size
+        self.needed = 0     # by all tensors
+
+    def storage(self, _, kind, key, device, n):
+        "Check a storage of `n` numbers, as a pickle describes it; return the bytes of a number"
+        needs, has = n*_STORAGES[kind], self.records[f'data/{key}']
+        if needs > has: _refuse(self.name, 'is not whole', f'a tensor needs {needs} bytes, and has {has}')
+        return _STORAGES[kind]
+
+    def add(self, n_bytes, offset, shape, *_):
+        "Add a tensor, made of a storage with `n_bytes` for each number"
+        self.needed += n_bytes*math.prod(shape)
+        if self.needed > 2*self.size: _refuse(
+            self.name, 'is not whole', f'its tensors need {self.needed} bytes, and it has {self.size}')
+
+# %% ../../nbs/save/08_states.ipynb #306fa225
 class _Scan:
-    """Follow a pickle without making its objects, only how many values each would hold
-
-    Objects may be shared, so that a few bytes could stand for a nesting without end; and a tensor
-    may say that it is larger than its data.
-    """
-    def __init__(self, name, sizes, size):
-        self.name, self.sizes, self.size = name, sizes, size
+    "Follow a pickle without making its objects, only how many values each would hold"
+    def __init__(self, name, records, size):
+        self.name, self.sizes = name, _Sizes(name, records, size)
         self.stack, self.memo = [], {}      # lists: number of values, value if simple, can it grow?
-        self.n_made = self.n_bytes = 0      # values in all results of calls; bytes of all tensors
-
-    def refuse(self, what, why): raise BadCheckpoint(f'{self.name} {what}, and was refused: {why}')
+        self.n_made = 0     # values in all results of calls
 
     def run(self, data):
         most, stack = 2**20 + 8*len(data), self.stack
         for op, arg, _ in pickletools.genops(data):
             if op.name == 'MARK': stack.append(None)
             elif 'PUT' in op.name: self.memo[arg] = stack[-1]
-            elif 'GET' in op.name: stack.append(self.shared(self.memo[arg]))
+            elif 'GET' in op.name:
+                if self.memo[arg][2]: _refuse(self.name, 'never ends', 'it holds an object within itself')
+                stack.append(self.memo[arg])
             else:
                 cell = self.step(op, arg)
-                if max(cell[0], self.n_made) > most:
-                    self.refuse('holds much more than its bytes', 'its objects are shared many times')
+                if max(cell[0], self.n_made) > most: _refuse(
+                    self.name, 'holds much more than its bytes', 'its objects are shared many times')
                 if op.stack_after: stack.append(cell)
-
-    def shared(self, cell):
-        if cell[2]: self.refuse('never ends', 'it holds an object within itself')
-        return cell
 
     def step(self, op, arg):
         "Take what an opcode takes from the stack; return what it makes"
-        value = arg.replace(' ', '.') if op.name == 'GLOBAL' else arg
-        call = f'a class ({op.name})' if op.name in _OTHER else value
-        if op.name in {'GLOBAL', *_OTHER} and call not in _ALLOWED:
-            self.refuse('holds something other than plain data', f'it would call {call}')
-        taken = self.take(op.stack_before)
+        value, taken = _value(self.name, op.name, arg), _take(self.stack, op.stack_before)
         if op.name in _GROW:
             cell, *taken = taken
-            if not cell[2]:
-                self.refuse('changes a list or dict that it has used', 'torch.save does not')
+            if not cell[2]: _refuse(
+                self.name, 'changes a list or dict that it has used', 'torch.save does not')
         else:
-            cell = [1 + len(arg) if type(arg) in (str, bytes) else 1, value, op.name.startswith('EMPTY_')]
+            n = 1 + len(arg) if type(arg) in (str, bytes) else 1
+            cell = [n, value, op.name.startswith('EMPTY_')]
         if 'TUPLE' in op.name: cell[1] = tuple(o[1] for o in taken)
-        if op.name == 'BINPERSID': cell[1] = self.storage(*taken[0][1])
-        if op.name == 'REDUCE': self.call(*(o[1] for o in taken))
+        if op.name == 'BINPERSID': cell[1] = self.sizes.storage(*taken[0][1])
+        if op.name == 'REDUCE':
+            f, args = (o[1] for o in taken)
+            if f in _TENSORS: self.sizes.add(*args)
         for o in taken: cell[0], o[2] = cell[0] + o[0], False
         self.n_made += cell[0] if op.name == 'REDUCE' else 0
         return cell
-
-    def take(self, kinds):
-        taken = []
-        for kind in reversed(kinds):
-            if kind is not pickletools.stackslice: taken.append(self.stack.pop())
-            else:
-                while self.stack[-1] is not None: taken.append(self.stack.pop())
-        return [o for o in reversed(taken) if o is not None]
-
-    def storage(self, _, kind, key, device, n):  # bytes of a number
-        needs, has = n*_STORAGES[kind], self.sizes[f'data/{key}']
-        if needs > has: self.refuse('is not whole', f'a tensor needs {needs} bytes, and has {has}')
-        return _STORAGES[kind]
-
-    def call(self, f, args):
-        if f not in _TENSORS: return
-        self.n_bytes += args[0]*math.prod(args[2])
-        if self.n_bytes > 2*self.size:
-            self.refuse('is not whole', f'its tensors need {self.n_bytes} bytes, and it has {self.size}')
 
 # %% ../../nbs/save/08_states.ipynb #fb7cb897
 def read_state(path: str | Path, manifest: dict[str, Any] | None = None) -> dict[str, Any]:
