@@ -29,6 +29,16 @@ def _obstacle(learn, opt):
         return 'parameters of shape () in float64, which torch does not update if compiled'
     return 'ASGD, whose rate torch compiles to a constant' if isinstance(opt, torch.optim.ASGD) else ''
 
+# %% ../../nbs/features/07_compile.ipynb #1f0fa478
+def _compilable(functions, learn, known):
+    "Return the optimizers with a step to compile: name → `CompiledOptimizer`, from `known` if it has it"
+    res = {}
+    for name, opt in learn.opts.items():
+        fill_momentum(opt)
+        if why := _obstacle(learn, opt): functions.leave_out('optimizer', why)
+        else: res[name] = known.setdefault(opt, CompiledOptimizer(functions, opt))
+    return res
+
 # %% ../../nbs/features/07_compile.ipynb #bfc408bd
 def _forced_by(learn):
     "List what keeps backward out of the graph"
@@ -44,14 +54,13 @@ def _others(learn, *points):
     calls = chain.from_iterable(map(learn.calls.at.get, points))
     return [c for c in calls if not isinstance(c.hook, Compile)]
 
-def _nothing_between(learn):
-    "Check that no hook acts between the loss of a step and its end"
-    points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
-    return not _others(learn, *points) and len(learn.opts) == 1 and not learn.is_own('do_zero_grad')
+def _has_convolutions(model): return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
 
-def _has_convolutions(model):
-    "Check for convolutions: with the optimizer, torch compiles them longer, and to slower code"
-    return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
+def _is_one_graph(learn):
+    "Check that no hook acts between the loss of a step and its end, so that one graph can have both"
+    points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
+    if _others(learn, *points) or len(learn.opts) > 1 or learn.is_own('do_zero_grad'): return False
+    return not _has_convolutions(learn.model)       # torch compiles them longer, and to slower code
 
 # %% ../../nbs/features/07_compile.ipynb #b3c17267
 class _CompiledFit:
@@ -62,14 +71,10 @@ class _CompiledFit:
 
     def plan_step(self, learn, known):
         "Decide which parts of the step to compile; `known`: optimizer → `CompiledOptimizer`"
-        for name, opt in learn.opts.items():
-            fill_momentum(opt)
-            if why := _obstacle(learn, opt): self.functions.leave_out('optimizer', why)
-            else: self.optimizers[name] = known.setdefault(opt, CompiledOptimizer(self.functions, opt))
+        self.optimizers = _compilable(self.functions, learn, known)
         if forced := _forced_by(learn): return self.plan_model(learn, ', '.join(forced))
-        is_apart = self.functions.uses_graphs or _has_convolutions(learn.model)
-        end = None
-        if not is_apart and _nothing_between(learn): end = next(iter(self.optimizers.values()), None)
+        is_one = not self.functions.has_graphs and _is_one_graph(learn)
+        end = next(iter(self.optimizers.values()), None) if is_one else None
         self.step = CompiledStep(self.functions, learn, end)
 
     def plan_model(self, learn, why=None):
@@ -194,7 +199,7 @@ class Compile(Hook):
         self._close()
 
     def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
-        if self._functions.uses_graphs and learn.phase.generator is None:
+        if self._functions.has_graphs and learn.phase.generator is None:
             torch.compiler.cudagraph_mark_step_begin()
         self._is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
         if self._fit.step is None or not learn.training or self._is_short: return _noted(nxt)
@@ -209,7 +214,7 @@ class Compile(Hook):
         step = self._fit.step
         if step is not None and step.grads is not None: return step.backward(loss)
         _noted(nxt)
-        if not self._functions.uses_graphs: return
+        if not self._functions.has_graphs: return
         for opt in learn.opts.values():     # out of memory that the next step writes again
             for p in parameters(opt):
                 if p.grad is not None: p.grad = p.grad.clone()
