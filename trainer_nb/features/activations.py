@@ -109,6 +109,15 @@ class _Outputs:
         "Remove the forward hooks"
         for o in self.handles: o.remove()
 
+def _warn(why):
+    warnings.warn(f'Activations sees no output of a layer because of {why}: '
+                  'it measures the steps of the weights only', stacklevel=3)
+
+def _row(samples, names, device):
+    "Describe layers by their samples, (layers, 4 + N_BINS), on a device; nan for those without one"
+    nothing = torch.empty(0), torch.empty(0, dtype=torch.bool)
+    return _described([to_device(samples.get(name, nothing), device) for name in names])
+
 # %% ../../nbs/features/09_activations.ipynb #e02edc28
 class _Weights:
     "The weights of layers before a step of the optimizer"
@@ -135,25 +144,21 @@ class _Record(MainProcessHook):
     "Measurements of layers, which show themselves"
     state_kinds = {'layers': [[str]], 'at': [int], 'thinned': int, 'is_waiting': bool,
                    'rows': (None, Tensor)}
-
     def _begin(self, layers):
         self.layers = layers         # [name, class]
         self.at, self.rows = [], []  # batches before each measurement; (layers, 4 + N_BINS)
-        self.thinned = 1             # measurements that one stands for
-        self.is_waiting = False      # for a step of the optimizer after the newest measurement
+        self.thinned, self.is_waiting = 1, False    # measurements that one stands for; for a step
         self._strips = LiveStrips()
 
     @property
-    def values(self) -> dict[str, Tensor]:  # → (n, layers), nan where there is nothing; 'bins' → shares,
-                                            # (n, layers, 81)
+    def values(self) -> dict[str, Tensor]:  # (n, layers), nan for nothing; shares, (n, layers, 81)
         "Read 'mean', 'deviation', 'dead', 'update' and 'bins' of all measurements; waits for the device"
         rows = torch.stack(self.rows).cpu() if self.rows else torch.empty(0, len(self.layers), 4 + N_BINS)
         numbers = dict(zip(('mean', 'deviation', 'dead', 'update'), rows[..., :4].unbind(-1)))
         return {**numbers, 'bins': rows[..., 4:]}
 
     def state_dict(self) -> dict:
-        rows = torch.stack(self.rows) if self.rows else None
-        return {**{k: getattr(self, k) for k in self.state_kinds}, 'rows': rows}
+        return {**super().state_dict(), 'rows': torch.stack(self.rows) if self.rows else None}
 
     def take_state(self, state: dict) -> None:
         super().take_state(state)
@@ -165,56 +170,22 @@ class _Record(MainProcessHook):
         if not self.at: raise ValueError('Activations: nothing was measured yet')
         return layers_figure(self.layers, self.at, self.values)
 
-    def html_below_plot(self,
-        most: int = 8,  # layers
-    ) -> str:           # HTML
-        "Write strips, if they are wanted live"
+    def html_below_plot(self, most: int = 8) -> str:    # HTML
+        "Write strips of `most` layers, if they are wanted live"
         if not (self.live and self.rows): return ''
         return self._strips.html(self.layers, self.at, self.rows, self.is_waiting, most)
 
     def _repr_html_(self):
-        if not self.at: return f'<pre>{self}</pre>'
-        return layers_html(self.layers, self.at, self.values)
+        return layers_html(self.layers, self.at, self.values) if self.at else f'<pre>{self}</pre>'
 
-    def __str__(self): return text_table(layer_lines(self.layers, self.values))
-    def __repr__(self): return str(self)
+    def __repr__(self): return text_table(layer_lines(self.layers, self.values))
 
-# %% ../../nbs/features/09_activations.ipynb #7381ac9f
+# %% ../../nbs/features/09_activations.ipynb #b89cca26
 _MOST = 256      # measurements that are kept
 
-class Activations(_Record):
-    "Measure outputs of layers and steps of their weights every few batches; shows a picture"
-    unique, in_dry_run = True, False
-    def __init__(self,
-        every: int = 25,                    # ≥ 1: training batches between two measurements
-        layers: str | Sequence[str] = (),   # names or patterns of modules: 'body', '*.act'; (): all
-        *,
-        live: bool = False,                 # show strips under the live plot, too
-    ):
-        self.every, self.live = as_count('Activations(every)', every), live
-        self.patterns = (layers,) if isinstance(layers, str) else tuple(layers)
-        self._modules, self._outputs, self._weights = {}, None, None    # of a fit; of a batch
-        self._begin([])
-
-    def before_fit(self, learn: Learner) -> None:
-        refuse_script(learn.fitting.model, self.name)
-        self._modules = _find_layers(learn.fitting.model, self.patterns)
-        if [*self._modules] != [name for name, _ in self.layers]:       # another model
-            self._begin([[name, type(m).__name__] for name, m in self._modules.items()])
-        self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host
-        self._is_blind, compiles = False, learn.provider('compilation')
-        if compiles is not None: self._warn(compiles.name)
-
-    def _warn(self, why):
-        self._is_blind = True
-        warnings.warn(f'Activations sees no output of a layer because of {why}: '
-                      'it measures the steps of the weights only', stacklevel=3)
-
-    def before_step(self, learn: Learner) -> None:
-        if not learn.training: return
-        is_due = learn.history.n_steps % (self.every*self.thinned) == 0
-        if is_due: self._open(learn)
-        if self.is_waiting and self._weights is None: self._weights = _Weights(self._modules)
+class _Measured(_Record):
+    "Measurements of the batches of a fit: outputs of layers, then the step of their weights"
+    _outputs = _weights = None      # of the batch that is measured; of that before the next step
 
     def _open(self, learn):
         "Begin a measurement"
@@ -234,20 +205,50 @@ class Activations(_Record):
     @torch.no_grad()
     def _add(self, learn):
         "Append the measurement of this batch"
-        if not self._outputs.samples and not self._is_blind:
-            self._warn('compiled code, or of a step that calls none')
-        nothing = torch.empty(0), torch.empty(0, dtype=torch.bool)
-        samples = [self._outputs.samples.get(name, nothing) for name in self._modules]
-        self.rows.append(_described([to_device(o, learn.device) for o in samples]))
-        self._close()
-
-    def _close(self):
-        if self._outputs is not None: self._outputs.close()
+        samples = self._outputs.samples
+        if not samples and not self._is_blind:
+            self._is_blind = True
+            _warn('compiled code, or of a step that calls none')
+        self.rows.append(_row(samples, self._modules, learn.device))
+        self._outputs.close()
         self._outputs = None
 
     def after_cancel(self, learn: Learner) -> None:
-        if self._outputs is not None: self.at.pop()     # the batch did not finish
-        self._close()
+        if self._outputs is None: return
+        self.at.pop()       # the batch did not finish
+        self._outputs.close()
+        self._outputs = None
+
+# %% ../../nbs/features/09_activations.ipynb #7381ac9f
+class Activations(_Measured):
+    "Measure outputs of layers and steps of their weights every few batches; shows a picture"
+    unique, in_dry_run = True, False
+    def __init__(self,
+        every: int = 25,                    # ≥ 1: training batches between two measurements
+        layers: str | Sequence[str] = (),   # names or patterns of modules: 'body', '*.act'; (): all
+        *,
+        live: bool = False,                 # show strips under the live plot, too
+    ):
+        self.every, self.live = as_count('Activations(every)', every), live
+        self.patterns = (layers,) if isinstance(layers, str) else tuple(layers)
+        self._modules, self._is_blind = {}, False
+        self._begin([])
+
+    def before_fit(self, learn: Learner) -> None:
+        refuse_script(learn.fitting.model, self.name)
+        self._modules = _find_layers(learn.fitting.model, self.patterns)
+        if [*self._modules] != [name for name, _ in self.layers]:       # another model
+            self._begin([[name, type(m).__name__] for name, m in self._modules.items()])
+        self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host
+        compiles = learn.provider('compilation')
+        self._is_blind = compiles is not None
+        if self._is_blind: _warn(compiles.name)
+
+    def before_step(self, learn: Learner) -> None:
+        if not learn.training: return
+        is_due = learn.history.n_steps % (self.every*self.thinned) == 0
+        if is_due: self._open(learn)
+        if self.is_waiting and self._weights is None: self._weights = _Weights(self._modules)
 
     def after_fit(self, learn: Learner) -> None:
         self.is_waiting = self.is_waiting and learn.cancelled in RESUMABLE

@@ -38,10 +38,8 @@ class ProfileTable:
         "Return the seconds per step"
         return sum(o.time_s for o in self.rows)/max(self.n_steps, 1)
 
-    def share(self,
-        point: str,  # value of the first column, such as 'waiting' or 'do_step'
-    ) -> float:      # in [0, 1]
-        "Return the share of the time spent there, including hooks"
+    def share(self, point: str) -> float:   # in [0, 1]
+        "Return the share of the time at a point, such as 'waiting' or 'do_step', including hooks"
         if not self.n_steps: return 0.
         return sum(o.time_s for o in self.rows if o.point == point)/self.n_steps/self.time_s
 
@@ -103,6 +101,17 @@ class _Times:
             self.spent[point] += perf_counter() - start - (others_s() - before)
             self.spent['n', point] += 1
 
+# %% ../../nbs/features/08_profile.ipynb #4e21ee17
+def _rows(sums, n, loader):
+    "Make the rows of a table of `n` batches; `sums`: seconds by place, and calls by ('n', *place)"
+    rows = [ProfileRow('waiting', f'for data, from a {loader}', n, sums['waiting'])]
+    for p in LIFECYCLE:
+        if sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
+        hooks = [k[2] for k, calls in sums.items() if k[:2] == ('n', p) and len(k) == 3 and calls]
+        rows += [ProfileRow(p, o, sums['n', p, o], max(sums[p, o], 0.)) for o in hooks]
+    rest = max(sums['all'] - sums['own'] - sum(o.time_s for o in rows), 0.)
+    return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', n, rest)]
+
 # %% ../../nbs/features/08_profile.ipynb #876b102e
 class _Measurement(_Times):
     "The times of some training steps, as rows of a table"
@@ -129,27 +138,12 @@ class _Measurement(_Times):
         res = Counter(self.spent)
         res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
         calls = chain.from_iterable(learn.calls.at.values())
-        res['own'] = sum(c.time_s for c in calls if c.hook is self.hook)
+        if learn.device.type == 'cpu':      # elsewhere its own time is that of the device
+            res['own'] = sum(c.time_s for c in calls if c.hook is self.hook)
         for p, c in self._others(learn, *LIFECYCLE):
             res[p, c.hook.name] += c.time_s
             res['n', p, c.hook.name] += c.n
         return res
-
-    def rows(self, learn):
-        "Return a list of `ProfileRow`"
-        sums, rows = self.sums, []
-        if not self.n: return rows
-        loader = type(source(learn.train_dl)).__name__
-        rows.append(ProfileRow('waiting', f'for data, from a {loader}', self.n, sums['waiting']))
-        for p in LIFECYCLE:
-            if sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
-            for name in dict.fromkeys(c.hook.name for _, c in self._others(learn, p)):
-                n = sums['n', p, name]
-                if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
-        own = sums['own'] if learn.device.type == 'cpu' else 0.  # elsewhere it waits for the device
-        rest = max(sums['all'] - own - sum(o.time_s for o in rows), 0.)
-        what = 'the loop: batch to the device, metrics, history'
-        return [*rows, ProfileRow('between', what, self.n, rest)]
 
 # %% ../../nbs/features/08_profile.ipynb #9336fa05
 class _Trace:
@@ -173,34 +167,13 @@ class _Trace:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         self.profiler.export_chrome_trace(str(self.path))
 
-# %% ../../nbs/features/08_profile.ipynb #7edb822b
-class Profile(Hook):
-    "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
-    unique, in_dry_run, provides = True, False, ('profile',)
-    ord = -1000
-    only_looks = 'do_backward',
-    def __init__(self,
-        n_steps: int = 50,  # ≥ 1: number of training batches to measure
-        skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
-        trace: str | Path | None = None,    # file of torch's profiler, '.json', '.json.gz'; None: none
-        n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
-    ):
-        for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
-            if isinstance(n, int) and n >= least: continue
-            raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
-        self.n_steps, self.skip = n_steps, skip
-        self.trace, self.n_traced = trace, n_traced
-        self._begin()
-
+# %% ../../nbs/features/08_profile.ipynb #67fd7a4c
+class _Measuring(Hook):
+    "Time some training batches, then trace some"
     def _begin(self):
-        self.table, self.n_seen = ProfileTable([], 0), 0    # n_seen: training batches of the fit
+        self.n_seen = 0     # training batches of the fit
         self._times = _Measurement(self)
         self._trace = _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
-
-    @property
-    def profiler(self) -> torch.profiler.profile | None:
-        "torch's profiler of the trace; None if it has not begun"
-        return self._trace.profiler
 
     def _measure(self, learn):
         "Start or resume measuring, if it is time"
@@ -214,7 +187,6 @@ class Profile(Hook):
         if not self._trace.is_on: return self._times.around(point, learn, nxt)
         with torch.profiler.record_function(_STEP_NAMES[point]): return nxt()
 
-    def before_fit(self, learn: Learner) -> None: self._begin()
     def before_epoch(self, learn: Learner) -> None: self._measure(learn)
 
     def before_step(self, learn: Learner) -> None:
@@ -234,10 +206,40 @@ class Profile(Hook):
     def after_epoch(self, learn: Learner) -> None: self._times.close(learn)
     def after_cancel(self, learn: Learner) -> None: self._times.drop()    # the batch did not finish
 
+# %% ../../nbs/features/08_profile.ipynb #7edb822b
+class Profile(_Measuring):
+    "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
+    unique, in_dry_run, provides = True, False, ('profile',)
+    ord = -1000
+    only_looks = 'do_backward',
+    def __init__(self,
+        n_steps: int = 50,  # ≥ 1: number of training batches to measure
+        skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
+        trace: str | Path | None = None,    # file of torch's profiler, '.json', '.json.gz'; None: none
+        n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
+    ):
+        for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
+            if isinstance(n, int) and n >= least: continue
+            raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
+        self.n_steps, self.skip = n_steps, skip
+        self.trace, self.n_traced = trace, n_traced
+        self._begin()
+
+    def _begin(self):
+        super()._begin()
+        self.table = ProfileTable([], 0)
+
+    @property
+    def profiler(self) -> torch.profiler.profile | None:
+        "torch's profiler of the trace; None if it has not begun"
+        return self._trace.profiler
+
+    def before_fit(self, learn: Learner) -> None: self._begin()
     def after_fit(self, learn: Learner) -> None:
         times, trace = self._times, self._trace
         trace.stop()
-        self.table = ProfileTable(times.rows(learn), times.n)
+        loader = type(source(learn.train_dl)).__name__
+        if times.n: self.table = ProfileTable(_rows(times.sums, times.n, loader), times.n)
         times.drop()
         if self.trace and trace.profiler is None and learn.cancelled is None:
             print(f'Profile: no trace, since it begins after {trace.first} batches, '
