@@ -87,10 +87,6 @@ def _unit_dim(m):
     if isinstance(m, _CHANNELS_FIRST): return 1
     return -1 if any(True for _ in m.parameters(recurse=False)) else None
 
-def _first_float(x):
-    "Find the first floating-point tensor of a nesting; None if there is none"
-    return next((o for o in tensors_in(x) if o.is_floating_point() and o.numel()), None)
-
 class _Outputs:
     "Forward hooks on layers in one batch, and a sample of the first output of each"
     def __init__(self, modules):
@@ -100,7 +96,8 @@ class _Outputs:
     def _seeing(self, name):
         def see(m, args, output):
             if torch.compiler.is_compiling(): return
-            x, self.dim = _first_float(output), _unit_dim(m) or self.dim
+            self.dim = _unit_dim(m) or self.dim
+            x = next((o for o in tensors_in(output) if o.is_floating_point() and o.numel()), None)
             if x is None or name in self.samples: return
             self.samples[name] = _sampled(x, self.dim)
         return see

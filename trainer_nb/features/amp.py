@@ -14,18 +14,7 @@ from torch import Tensor
 
 from ..loop import Hook, Learner, gradients, refuse_closures
 
-# %% ../../nbs/features/02_amp.ipynb #2944257d
-_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16,
-           'fp16': torch.float16, 'float16': torch.float16}
-
-def _as_dtype(dtype):
-    "Return a dtype of mixed precision, which may be given by its name; raises ValueError"
-    res = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
-    if res in _DTYPES.values(): return res
-    raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16, '
-                     "or 'bf16' or 'fp16'")
-
-# %% ../../nbs/features/02_amp.ipynb #77d9dc74
+# %% ../../nbs/features/02_amp.ipynb #bf4fa046
 class _Scaling(Hook):
     "Scale losses by the scalers of optimizers, where there are any, and skip steps that overflow"
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
@@ -65,6 +54,9 @@ class _Scaling(Hook):
         for name, o in self.scalers.items(): o.load_state_dict(self._state.pop(name))
 
 # %% ../../nbs/features/02_amp.ipynb #785f439e
+_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16,
+           'fp16': torch.float16, 'float16': torch.float16}
+
 class AMP(_Scaling):
     "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
     unique, ord, provides = True, -30, ('precision',)
@@ -74,10 +66,14 @@ class AMP(_Scaling):
         scaler: Callable | None = None,     # device type → scaler of an optimizer, for `float16`;
                                             # None: `torch.amp.GradScaler`
     ):
-        self.dtype, self.scaler = _as_dtype(dtype), scaler
+        self.dtype = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        if self.dtype not in _DTYPES.values():
+            raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16, '
+                             "or 'bf16' or 'fp16'")
         if scaler is not None and not callable(scaler):
             raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: '
                             'expected a function of the device type that makes one')
+        self.scaler = scaler
         super().__init__()
 
     def before_fit(self, learn: Learner) -> None:

@@ -54,13 +54,11 @@ def _others(learn, *points):
     calls = chain.from_iterable(map(learn.calls.at.get, points))
     return [c for c in calls if not isinstance(c.hook, Compile)]
 
-def _has_convolutions(model): return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
-
 def _is_one_graph(learn):
     "Check that no hook acts between the loss of a step and its end, so that one graph can have both"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
     if _others(learn, *points) or len(learn.opts) > 1 or learn.is_own('do_zero_grad'): return False
-    return not _has_convolutions(learn.model)       # torch compiles them longer, and to slower code
+    return not any(isinstance(m, CONVOLUTIONS) for m in learn.model.modules())      # would be slower
 
 # %% ../../nbs/features/07_compile.ipynb #b3c17267
 class _CompiledFit:

@@ -78,12 +78,6 @@ def _as_option(opt, key, value):
     if not isinstance(value, float) or not value > 0: return value
     return _Number(torch.tensor(value, dtype=torch.float64), True)
 
-def _replaced(opt, group, moved, is_single):
-    "Return what replaces entries of a param group while compiled code runs"
-    res = {k: _as_option(opt, k, group[k]) for k in moved if k in group}
-    res.update({k: None for k in ('foreach', 'fused') if group.get(k)})     # compiled code is fused
-    return {**res, 'foreach': False} if is_single else res
-
 # %% ../../nbs/features/13_options.ipynb #c59ec2b8
 def _at_rest(opt):
     "List parameters with a rate of 0, by which compiled code of Adam divides, and their values"
@@ -101,8 +95,7 @@ class Options:
     def __init__(self, opt: torch.optim.Optimizer, n_moved: int = 4, is_single: bool = False):
         self.opt, self.is_single = opt, is_single       # single: the code updates one parameter at a time
         self.moved, self.fixed = _MOVED[:n_moved], _MOVED[n_moved:]     # tensors, and constants
-        self._constants = _values(opt, self.fixed)
-        self._now, self._tensors = None, []     # values of `moved`; by group, what replaces them
+        self._constants, self._now = _values(opt, self.fixed), None     # now: values of `moved`
 
     def with_fewer(self) -> 'Options | None':
         "Make one more option a constant; None if that is not possible"
@@ -122,9 +115,7 @@ class Options:
     def in_groups(self) -> Iterator[None]:
         "Put tensors into the param groups while compiled code runs"
         groups, now = self.opt.param_groups, _values(self.opt, self.moved)
-        if now != self._now:
-            self._now = now
-            self._tensors = [_replaced(self.opt, g, self.moved, self.is_single) for g in groups]
+        if now != self._now: self._now, self._tensors = now, list(map(self._replaced, groups))
         before = [{k: g[k] for k in o} for g, o in zip(groups, self._tensors)]
         still = _at_rest(self.opt)
         try:
@@ -133,6 +124,11 @@ class Options:
         finally:
             for g, o in zip(groups, before): g.update(o)
             for p, value in still: p.data.copy_(value)
+
+    def _replaced(self, group):
+        res = {k: _as_option(self.opt, k, group[k]) for k in self.moved if k in group}
+        res.update({k: None for k in ('foreach', 'fused') if group.get(k)})     # compiled code is fused
+        return {**res, 'foreach': False} if self.is_single else res
 
 # %% ../../nbs/features/13_options.ipynb #fc6645e2
 def fill_momentum(opt: torch.optim.Optimizer) -> None:

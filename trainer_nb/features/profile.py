@@ -76,30 +76,22 @@ _STEP_NAMES = {
 def _finish(device):
     if device.type != 'cpu': torch.get_device_module(device).synchronize()
 
-class _Times:
-    "Seconds and calls of the steps, and of all hooks but one, while it is open"
-    def __init__(self, hook):
-        self.hook = hook          # left out
-        self.n = self.n_open = 0  # training batches measured; those since it was opened
-        self.mark = None          # what `_now` returned when it was opened; None: it is closed
-        self.spent, self.sums = Counter(), Counter()    # seconds and calls: of each step; of all
+def _others(learn, hook, *points):
+    "List the calls of all hooks but one at these points"
+    calls = chain.from_iterable(map(learn.calls.at.get, points))
+    return [c for c in calls if c.hook is not hook]
 
-    def _others(self, learn, *points):
-        calls = chain.from_iterable(map(learn.calls.at.get, points))
-        return [(c.point, c) for c in calls if c.hook is not self.hook]
-
-    def around(self, point, learn, nxt):
-        "Run a step and time it"
-        if self.mark is None: return nxt()
-        inside = self._others(learn, point, *(['after_pred'] if point == 'do_step' else []))
-        def others_s(): return sum(c.time_s for _, c in inside)
-        _finish(learn.device)
-        start, before = perf_counter(), others_s()
-        try: return nxt()
-        finally:
-            _finish(learn.device)
-            self.spent[point] += perf_counter() - start - (others_s() - before)
-            self.spent['n', point] += 1
+def _so_far(learn, hook, pass_):
+    "Return all seconds and calls until now, which only grow; `hook` is the one that measures"
+    _finish(learn.device)
+    res = Counter({'all': perf_counter(), 'waiting': pass_.wait_s})
+    if learn.device.type == 'cpu':      # elsewhere its own time is that of the device
+        calls = chain.from_iterable(learn.calls.at.values())
+        res['own'] = sum(c.time_s for c in calls if c.hook is hook)
+    for c in _others(learn, hook, *LIFECYCLE):
+        res[c.point, c.hook.name] += c.time_s
+        res['n', c.point, c.hook.name] += c.n
+    return res
 
 # %% ../../nbs/features/08_profile.ipynb #4e21ee17
 def _rows(sums, n, loader):
@@ -113,37 +105,44 @@ def _rows(sums, n, loader):
     return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', n, rest)]
 
 # %% ../../nbs/features/08_profile.ipynb #876b102e
-class _Measurement(_Times):
-    "The times of some training steps, as rows of a table"
+class _Measurement:
+    "Seconds and calls of some training batches: of each step, of each hook, of waiting, and in all"
+    def __init__(self, hook):
+        self.hook = hook          # which measures, and is left out
+        self.n = self.n_open = 0  # training batches measured; those since it was opened
+        self.mark = None          # what `_so_far` returned when it was opened; None: it is closed
+        self.steps, self.sums = Counter(), Counter()    # of the steps since then; of all batches
+
     def open(self, learn, pass_):
         "Start to measure, or resume"
-        self.pass_ = pass_
-        self.mark, self.n_open = self._now(learn), 0
+        self.pass_, self.n_open, self.steps = pass_, 0, Counter()
+        self.mark = _so_far(learn, self.hook, pass_)
+
+    def around(self, point, learn, nxt):
+        "Run a step and time it"
+        if self.mark is None: return nxt()
+        inside = _others(learn, self.hook, point, *(['after_pred'] if point == 'do_step' else []))
+        def others_s(): return sum(c.time_s for c in inside)
+        _finish(learn.device)
+        start, before = perf_counter(), others_s()
+        try: return nxt()
+        finally:
+            _finish(learn.device)
+            self.steps[point] += perf_counter() - start - (others_s() - before)
+            self.steps['n', point] += 1
 
     def close(self, learn):
         "Add the time since it was opened"
         if self.mark is None: return
-        now = self._now(learn)
+        now = _so_far(learn, self.hook, self.pass_)
         now.subtract(self.mark)
-        self.sums.update(now)
+        for o in now, self.steps: self.sums.update(o)
         self.n += self.n_open
         self.drop()
 
     def drop(self):
         "Leave out the time since it was opened"
         self.mark = self.pass_ = None
-
-    def _now(self, learn):
-        _finish(learn.device)
-        res = Counter(self.spent)
-        res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
-        calls = chain.from_iterable(learn.calls.at.values())
-        if learn.device.type == 'cpu':      # elsewhere its own time is that of the device
-            res['own'] = sum(c.time_s for c in calls if c.hook is self.hook)
-        for p, c in self._others(learn, *LIFECYCLE):
-            res[p, c.hook.name] += c.time_s
-            res['n', p, c.hook.name] += c.n
-        return res
 
 # %% ../../nbs/features/08_profile.ipynb #9336fa05
 class _Trace:
@@ -167,11 +166,11 @@ class _Trace:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         self.profiler.export_chrome_trace(str(self.path))
 
-# %% ../../nbs/features/08_profile.ipynb #67fd7a4c
+# %% ../../nbs/features/08_profile.ipynb #e6956548
 class _Measuring(Hook):
     "Time some training batches, then trace some"
     def _begin(self):
-        self.n_seen = 0     # training batches of the fit
+        self.table, self.n_seen = ProfileTable([], 0), 0    # n_seen: training batches of the fit
         self._times = _Measurement(self)
         self._trace = _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
 
@@ -224,10 +223,6 @@ class Profile(_Measuring):
         self.n_steps, self.skip = n_steps, skip
         self.trace, self.n_traced = trace, n_traced
         self._begin()
-
-    def _begin(self):
-        super()._begin()
-        self.table = ProfileTable([], 0)
 
     @property
     def profiler(self) -> torch.profiler.profile | None:
