@@ -149,14 +149,11 @@ class LRScheduler(Scheduler):
     def _check_rates(self, learn):
         for name, opt in self.optimizers(learn).items():
             for lr in (g['lr'] for g in opt.param_groups if not isinstance(g['lr'], Tensor)):
-                if 0 <= lr < math.inf or self._is_over(learn): continue
+                if 0 <= lr < math.inf: continue
+                n = planned_steps(learn, self.since)    # torch may set a rate after the last step
+                if n is not None and learn.state.optimizer_step - self.since[0] >= n: continue
                 raise ValueError(f'{type(self.scheds[name]).__name__} sets the learning rate {lr}: '
                                  'expected a finite number, 0 or more')
-
-    def _is_over(self, learn):
-        "Return whether no step is left, so that a rate that torch has set for one is not used"
-        n = planned_steps(learn, self.since)
-        return n is not None and learn.state.optimizer_step - self.since[0] >= n
 
     def _make(self, learn):
         if self.scheds: return
@@ -223,6 +220,5 @@ class LRScheduler(Scheduler):
         return {**super().state_dict(), 'scheds': scheds or self.pending}
 
     def take_state(self, state: dict) -> None:
-        super().take_state(state)
+        super().take_state({'n': None, 'classes': {}, **state})     # older files have neither
         self.scheds, self.pending = {}, state['scheds']
-        self.n, self.classes = state.get('n'), state.get('classes', {})  # not there in older files
