@@ -43,19 +43,15 @@ def _find_layers(model, patterns=()):
 # %% ../../nbs/features/09_activations.ipynb #5460f559
 _SAMPLE = 2**11     # values of an output that are looked at, at most
 
-def _sample(x):
-    "At most `_SAMPLE` values; a step that is coprime to their number visits all units alike"
-    flat, step = x.flatten(), -(-x.numel()//_SAMPLE)
-    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1
-    return flat[::step].to(torch.float32, copy=True)
-
 def _sampled(x, dim):
     "Copy a sample of values, (n,) float32, and whether each unit in `dim` is dead, (units,) bool"
     x = local(x.detach())
     others = [i for i in range(x.ndim) if i != dim % x.ndim]
     has_several = others and x.numel() > x.shape[dim]       # of a unit; else nothing is known
     is_dead = x.amax(others) == x.amin(others) if has_several else x.new_empty(0, dtype=torch.bool)
-    return _sample(x), is_dead
+    step = -(-x.numel()//_SAMPLE)
+    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1     # coprime: it visits all units alike
+    return x.flatten()[::step].to(torch.float32, copy=True), is_dead
 
 def _rows(tensors): return pad_sequence(tensors, batch_first=True)  # (len(tensors), longest)
 
@@ -127,8 +123,8 @@ class _Weights:
         self.negatives = [local(p.detach()).neg() for p in self.params]
 
     def step_sizes(self, device):
-        "Return the size of each layer's step, (layers,), nan without weights; None if none has any"
-        if not self.params: return None
+        "Return the size of each layer's step, (layers,), nan without weights"
+        if not self.params: return torch.full((len(self.counts),), math.nan, device=device)
         step, sizes = self.negatives, norms(self.negatives)
         each_('add', step, [local(p.detach()) for p in self.params])
         def by_layer(sizes):
@@ -177,7 +173,7 @@ class _Record(MainProcessHook):
 
     def __repr__(self): return text_table(layer_lines(self.layers, self.values))
 
-# %% ../../nbs/features/09_activations.ipynb #b89cca26
+# %% ../../nbs/features/09_activations.ipynb #8bb4b62a
 _MOST = 256      # measurements that are kept
 
 class _Measured(_Record):
@@ -196,8 +192,7 @@ class _Measured(_Record):
         if self._outputs is not None: self._add(learn)
         if self._weights is None or not learn.stepped: return
         self.is_waiting, weights, self._weights = False, self._weights, None
-        sizes = weights.step_sizes(learn.device)
-        if sizes is not None: self.rows[-1][:, 3] = sizes
+        self.rows[-1][:, 3] = weights.step_sizes(learn.device)
 
     @torch.no_grad()
     def _add(self, learn):

@@ -29,7 +29,6 @@ def _obstacle(learn, opt):
         return 'parameters of shape () in float64, which torch does not update if compiled'
     return 'ASGD, whose rate torch compiles to a constant' if isinstance(opt, torch.optim.ASGD) else ''
 
-# %% ../../nbs/features/07_compile.ipynb #1f0fa478
 def _compilable(functions, learn, known):
     "Return the optimizers with a step to compile: name → `CompiledOptimizer`, from `known` if it has it"
     res = {}
@@ -159,7 +158,6 @@ class Compile(Hook):
     def _close(self):
         self._fit, self._tracing = _CompiledFit(self._functions), None    # tracing: torch's setting
         self._full_sizes = 0, 0         # samples in a full batch of validation, and of training
-        self._is_short = False          # whether the batch has fewer
 
     def __deepcopy__(self, memo):
         "Copy without compiled code: a dry run does not count towards torch's limit for the fit"
@@ -199,8 +197,8 @@ class Compile(Hook):
     def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
         if self._functions.has_graphs and learn.phase.generator is None:
             torch.compiler.cudagraph_mark_step_begin()
-        self._is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
-        if self._fit.step is None or not learn.training or self._is_short: return _noted(nxt)
+        is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
+        if self._fit.step is None or not learn.training or is_short: return _noted(nxt)
         if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
             'a hook passed another model or loss function than the compiled ones: '
             "use Compile(what='model')")
@@ -220,6 +218,6 @@ class Compile(Hook):
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         step = self._fit.step
         if step is None or step.optimizer is None: return self._fit.opt_step(learn, nxt)
-        if self._is_short: return nxt()
+        if self._fit.model.is_off: return nxt()
         mark_stepped(learn.opt)             # the whole graph has stepped
         return True

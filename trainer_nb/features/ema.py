@@ -26,7 +26,6 @@ def _tensors_of(module, buffers):
     is_averaged = [i < n and (o.is_floating_point() or o.is_complex()) for i, o in enumerate(both)]
     return [o for o, a in zip(both, is_averaged) if a], [o for o, a in zip(both, is_averaged) if not a]
 
-# %% ../../nbs/features/03_ema.ipynb #43532cbe
 def _pairs(name, ours, theirs, buffers):
     "Pair the tensors of modules, those to average and those to copy; raises ValueError about hook `name`"
     def tensors(modules):
@@ -36,12 +35,11 @@ def _pairs(name, ours, theirs, buffers):
     raise ValueError(f'the model is not the one that {name} averages: its tensors have changed. '
                      f'Add a new {name}()')
 
-# %% ../../nbs/features/03_ema.ipynb #42fe3d24
+# %% ../../nbs/features/03_ema.ipynb #96696bec
 def _state_of(modules):
     "Return the states of modules, by name, and their 'unsaved' buffers, if there are any"
     states = {k: None if o is None else o.state_dict() for k, o in modules.items()}
-    unsaved = {k: unsaved_buffers(o) for k, o in modules.items() if o is not None}
-    unsaved = {k: o for k, o in unsaved.items() if o}
+    unsaved = {k: b for k, o in modules.items() if o is not None and (b := unsaved_buffers(o))}
     return {**states, **({'unsaved': unsaved} if unsaved else {})}
 
 def _load(module, state, name):
@@ -49,7 +47,7 @@ def _load(module, state, name):
     module.load_state_dict(state[name])
     set_buffers(module, state.get('unsaved', {}).get(name, {}))
 
-# %% ../../nbs/features/03_ema.ipynb #6e06a1ec
+# %% ../../nbs/features/03_ema.ipynb #b1de3836
 class _Copies(Hook):
     "Copies of the model, and of a loss function that is trained, in evaluation mode"
     state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
@@ -83,7 +81,7 @@ class _Copies(Hook):
         for k, o in modules.items():
             if o is not None: _load(o, state, k)
 
-# %% ../../nbs/features/03_ema.ipynb #94b723a7
+# %% ../../nbs/features/03_ema.ipynb #cf942c3a
 def _refuse_other(name, owner, model):
     "Refuse a model that is neither the `owner` of an average nor a wrapper of it; raises ValueError"
     if owner is model: return
@@ -98,7 +96,7 @@ def _check(learn, hook):
     if learn.ema is hook: return
     raise ValueError(f'{learn.ema.name} and {hook.name} both give validation an average: remove one')
 
-# %% ../../nbs/features/03_ema.ipynb #508b38e7
+# %% ../../nbs/features/03_ema.ipynb #1315efe3
 class _Average(_Copies):
     "Copies that belong to one model, with the pairs of their tensors during a fit"
     def __init__(self, start, buffers):

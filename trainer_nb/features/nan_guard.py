@@ -64,18 +64,13 @@ def _first(values, start, none, device):
     places = torch.arange(start, start + len(values), device=values.device)
     return torch.where(values.isfinite(), none, places).min()
 
-# %% ../../nbs/features/04_nan_guard.ipynb #d1f9bcd5
+# %% ../../nbs/features/04_nan_guard.ipynb #f61784f8
 _SHIFT, _NEVER = 2**20, 2**62  # base of the digits of a code; larger than any code: all was finite
 
 def _code(check, values, inputs, device):
     "Return the code of a check with these values; `_NEVER` or more if all of them are finite"
     value = _first(values, check*_SHIFT, _NEVER//_SHIFT, device)
     return value*_SHIFT + _first(inputs, 0, _SHIFT - 1, device)
-
-def _digits(code):
-    "Split a code: (check, value, place)"
-    code, place = divmod(code, _SHIFT)
-    return *divmod(code, _SHIFT), place
 
 # %% ../../nbs/features/04_nan_guard.ipynb #2585ae92
 class _Watch(Hook):
@@ -118,7 +113,7 @@ class _Watch(Hook):
         self.losses, self.inputs = [], []
         return self.first >= _NEVER
 
-# %% ../../nbs/features/04_nan_guard.ipynb #49bbc055
+# %% ../../nbs/features/04_nan_guard.ipynb #8b2aa2f3
 def _take(opt, params, nxt, ok, kept):
     "Take a step by `nxt` if `ok`, which only the device knows; `kept`: list of copies, which is used again"
     if takes_found_inf(opt):
@@ -136,14 +131,7 @@ def _take(opt, params, nxt, ok, kept):
     _choose_(ok, now, kept)
     return stepped
 
-def _uncount(log):
-    "Undo what the host has counted of steps that were skipped, those in a log"
-    for *_, opt, new in log:
-        for p in new: opt.state.pop(p, None)
-        for p, state in opt.state.items() if opt is not None else ():
-            if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= 1
-
-# %% ../../nbs/features/04_nan_guard.ipynb #c6a746a4
+# %% ../../nbs/features/04_nan_guard.ipynb #2da0b966
 class _Skip(_Watch):
     "Skip all steps from the first failure on, and keep the buffers before it"
     def _begin(self, modules=()):
@@ -168,7 +156,10 @@ class _Skip(_Watch):
 
     def _undo(self, learn, log):
         "Undo what the host counted since the failure, and what batches without a step did to buffers"
-        _uncount(log)
+        for *_, opt, new in log:
+            for p in new: opt.state.pop(p, None)    # the step made it
+            for p, state in opt.state.items() if opt is not None else ():
+                if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= 1
         learn.state.optimizer_step = log[0][2]
         if self.buffers: each_('copy', _buffers(trained(learn)), self.buffers)
 
@@ -206,7 +197,6 @@ class NaNGuard(_Skip):
         if len(self.losses) >= self.every: self._check(learn)        # a scaler may skip many steps
         is_late = learn.world.size == 1 and perf_counter() - self.looked > 1    # clocks of ranks differ
         if self.since >= self.every or is_late: self.look(learn)
-
     def before_valid(self, learn: Learner) -> None: self.look(learn)
     def after_epoch(self, learn: Learner) -> None: self.look(learn)
     def after_fit(self, learn: Learner) -> None:
@@ -218,8 +208,9 @@ class NaNGuard(_Skip):
         "Read whether everything was finite so far; if not, name what was not"
         self.since, self.looked = 0, perf_counter()
         if self.first is None: return
-        code, log, self.first, self.log = int(self.first), self.log, None, []   # the only read
-        if code >= _NEVER: return
-        check, value, place = _digits(code)
+        code, place = divmod(int(self.first), _SHIFT)       # the only read
+        check, value = divmod(code, _SHIFT)
+        log, self.first, self.log = self.log, None, []
+        if check >= len(log): return        # all was finite
         self._undo(learn, log[check:])
         raise FloatingPointError(_message(log[check], value, place))

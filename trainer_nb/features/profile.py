@@ -166,7 +166,7 @@ class _Trace:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         self.profiler.export_chrome_trace(str(self.path))
 
-# %% ../../nbs/features/08_profile.ipynb #e6956548
+# %% ../../nbs/features/08_profile.ipynb #23db8199
 class _Measuring(Hook):
     "Time some training batches, then trace some"
     def _begin(self):
@@ -186,6 +186,7 @@ class _Measuring(Hook):
         if not self._trace.is_on: return self._times.around(point, learn, nxt)
         with torch.profiler.record_function(_STEP_NAMES[point]): return nxt()
 
+    def before_fit(self, learn: Learner) -> None: self._begin()
     def before_epoch(self, learn: Learner) -> None: self._measure(learn)
 
     def before_step(self, learn: Learner) -> None:
@@ -229,7 +230,6 @@ class Profile(_Measuring):
         "torch's profiler of the trace; None if it has not begun"
         return self._trace.profiler
 
-    def before_fit(self, learn: Learner) -> None: self._begin()
     def after_fit(self, learn: Learner) -> None:
         times, trace = self._times, self._trace
         trace.stop()

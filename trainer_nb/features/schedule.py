@@ -215,7 +215,6 @@ class Schedule(Scheduler):
 
     def begin(self, learn: Learner) -> None:
         super().begin(learn)
-        self.tops = {}
         self.last, self.factors = {}, {name: [1.]*len(groups) for name, groups in self.held.items()}
 
     def after_step(self, learn: Learner) -> None:

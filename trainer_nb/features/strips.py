@@ -26,8 +26,7 @@ N_BINS, EDGE = 81, math.asinh(100.)     # bins; the outermost hold what is beyon
 def reach(bins: Tensor) -> int:
     "Count the bins on each side of 0 that a picture of shares, (n, layers, N_BINS), needs"
     used = bins.nan_to_num(0.).amax((0, 1)).nonzero().flatten()
-    most = (used - N_BINS//2).abs().max().item() if len(used) else 0
-    return min(max(most, 6) + 1, N_BINS//2)
+    return min(max([6, *(used - N_BINS//2).abs().tolist()]) + 1, N_BINS//2)
 
 def spread(n: int, most: int) -> list[int]:
     "Choose `most` of `n` layers evenly, the first and the last among them; return their indices"
