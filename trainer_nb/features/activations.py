@@ -50,7 +50,7 @@ def _sampled(x, dim):
     has_several = others and x.numel() > x.shape[dim]       # of a unit; else nothing is known
     is_dead = x.amax(others) == x.amin(others) if has_several else x.new_empty(0, dtype=torch.bool)
     step = -(-x.numel()//_SAMPLE)
-    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1     # coprime: it visits all units alike
+    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1     # it visits all units
     return x.flatten()[::step].to(torch.float32, copy=True), is_dead
 
 def _rows(tensors): return pad_sequence(tensors, batch_first=True)  # (len(tensors), longest)

@@ -19,7 +19,7 @@ class _Scaling(Hook):
     "Scale losses by the scalers of optimizers, where there are any, and skip steps that overflow"
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
     def __init__(self):
-        self.scalers, self.shared = {}, {}  # optimizer's name → scaler; names of those that share it
+        self.scalers, self.shared = {}, {}  # optimizer's name → scaler; names that share it
         self._state, self._inner = {}, {}   # states for scalers still to be made; what scalers step
 
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:

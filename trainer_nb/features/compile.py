@@ -30,7 +30,7 @@ def _obstacle(learn, opt):
     return 'ASGD, whose rate torch compiles to a constant' if isinstance(opt, torch.optim.ASGD) else ''
 
 def _compilable(functions, learn, known):
-    "Return the optimizers with a step to compile: name → `CompiledOptimizer`, from `known` if it has it"
+    "Return the optimizers to compile: name → `CompiledOptimizer`, from `known` if it is there"
     res = {}
     for name, opt in learn.opts.items():
         fill_momentum(opt)
@@ -54,10 +54,10 @@ def _others(learn, *points):
     return [c for c in calls if not isinstance(c.hook, Compile)]
 
 def _is_one_graph(learn):
-    "Check that no hook acts between the loss of a step and its end, so that one graph can have both"
+    "Check that no hook acts between the loss and the end of a step: one graph can have both"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
     if _others(learn, *points) or len(learn.opts) > 1 or learn.is_own('do_zero_grad'): return False
-    return not any(isinstance(m, CONVOLUTIONS) for m in learn.model.modules())      # would be slower
+    return not any(isinstance(m, CONVOLUTIONS) for m in learn.model.modules())     # would be slower
 
 # %% ../../nbs/features/07_compile.ipynb #b3c17267
 class _CompiledFit:

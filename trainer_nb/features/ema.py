@@ -26,14 +26,14 @@ def _tensors_of(module, buffers):
     is_averaged = [i < n and (o.is_floating_point() or o.is_complex()) for i, o in enumerate(both)]
     return [o for o, a in zip(both, is_averaged) if a], [o for o, a in zip(both, is_averaged) if not a]
 
-def _pairs(name, ours, theirs, buffers):
-    "Pair the tensors of modules, those to average and those to copy; raises ValueError about hook `name`"
+def _pairs(hook, ours, theirs):
+    "Pair the tensors of modules, those that a hook averages and those that it copies"
     def tensors(modules):
-        return [sum(o, []) for o in zip(*(_tensors_of(m, buffers) for m in modules))]
+        return [sum(o, []) for o in zip(*(_tensors_of(m, hook.buffers) for m in modules))]
     res = tuple(zip(tensors(ours), tensors(theirs)))
     if all([o.shape for o in a] == [o.shape for o in b] for a, b in res): return res
-    raise ValueError(f'the model is not the one that {name} averages: its tensors have changed. '
-                     f'Add a new {name}()')
+    raise ValueError(f'the model is not the one that {hook.name} averages: its tensors have '
+                     f'changed. Add a new {hook.name}()')
 
 # %% ../../nbs/features/03_ema.ipynb #96696bec
 def _state_of(modules):
@@ -83,7 +83,7 @@ class _Copies(Hook):
 
 # %% ../../nbs/features/03_ema.ipynb #cf942c3a
 def _refuse_other(name, owner, model):
-    "Refuse a model that is neither the `owner` of an average nor a wrapper of it; raises ValueError"
+    "Refuse a model that is neither the owner of an average nor a wrapper of it"
     if owner is model: return
     if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):
         raise ValueError(f'this {name} averages another model, which was trained with it '
@@ -93,8 +93,8 @@ def _check(learn, hook):
     "Refuse a model that cannot be copied, and a second hook that averages; raises ValueError"
     check_shapes(learn, hook.name)
     refuse_script(learn.model, hook.name)
-    if learn.ema is hook: return
-    raise ValueError(f'{learn.ema.name} and {hook.name} both give validation an average: remove one')
+    if learn.ema is not hook: raise ValueError(
+        f'{learn.ema.name} and {hook.name} both give validation an average: remove one')
 
 # %% ../../nbs/features/03_ema.ipynb #1315efe3
 class _Average(_Copies):
@@ -109,7 +109,7 @@ class _Average(_Copies):
 
     def __getstate__(self): return {**vars(self), '_owner': None}  # a copy may be of a copied model
 
-    def average_of(self, learn: Learner) -> nn.Module | None:  # in evaluation mode; None before the first fit
+    def average_of(self, learn: Learner) -> nn.Module | None:  # in eval mode; None before a fit
         "Return the average that validation and `predict` use; raises ValueError for another model"
         if self._owner is not None: _refuse_other(self.name, self._owner(), learn.model)
         if self.model is None and self._state.get('model') is not None:     # it was loaded
@@ -127,7 +127,7 @@ class _Average(_Copies):
         if self.loss_fn is None and trains_loss(learn): self.loss_fn = self._copy(learn, 'loss_fn')
         self._owner = ref(learn.model)
         ours = [o for o in (self.model, self.loss_fn) if o is not None]
-        self._pairs = _pairs(self.name, ours, [learn.model, learn.loss_fn][:len(ours)], self.buffers)
+        self._pairs = _pairs(self, ours, [learn.model, learn.loss_fn][:len(ours)])
 
     def after_fit(self, learn: Learner) -> None: self._pairs = None
 

@@ -77,7 +77,7 @@ class _Watch(Hook):
     "Let the device note the first loss or gradient that is not finite"
     def _begin(self, modules=()):
         self.first = None                  # code of the first failure, on the device
-        self.log = []                      # of checks: (values, inputs, steps before, optimizer, new)
+        self.log = []                      # of checks: (values, inputs, steps, optimizer, new)
         self.losses, self.inputs = [], []  # not checked yet: (where, name, largest absolute value)
         self.names = {p: name for name, p in named_parameters(modules).items()}
 
@@ -100,7 +100,7 @@ class _Watch(Hook):
         self.inputs = [o for o in self.inputs if o[0] != where]
 
     def _check(self, learn, opt=None, params=()):  # 0-d bool tensor: was everything finite so far?
-        "Check the losses since the last time, and the gradients of `params`, before a step of `opt`"
+        "Check the losses since the last check, and gradients of `params`, before a step of `opt`"
         moved = [p for p in params if p.grad is not None and p.grad.numel()]
         new = [p for p in params if p not in opt.state]     # the step creates their state
         losses, inputs, where = self.losses, self.inputs, _where(learn)
@@ -115,7 +115,7 @@ class _Watch(Hook):
 
 # %% ../../nbs/features/04_nan_guard.ipynb #8b2aa2f3
 def _take(opt, params, nxt, ok, kept):
-    "Take a step by `nxt` if `ok`, which only the device knows; `kept`: list of copies, which is used again"
+    "Take a step by `nxt` if `ok`, which only the device knows; `kept`: memory for copies"
     if takes_found_inf(opt):
         opt.found_inf = (~ok).float()
         try: return nxt()
@@ -155,7 +155,7 @@ class _Skip(_Watch):
         return stepped
 
     def _undo(self, learn, log):
-        "Undo what the host counted since the failure, and what batches without a step did to buffers"
+        "Undo what the host has counted since, and what batches without a step did to buffers"
         for *_, opt, new in log:
             for p in new: opt.state.pop(p, None)    # the step made it
             for p, state in opt.state.items() if opt is not None else ():

@@ -101,8 +101,8 @@ def _rows(sums, n, loader):
         if sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
         hooks = [k[2] for k, calls in sums.items() if k[:2] == ('n', p) and len(k) == 3 and calls]
         rows += [ProfileRow(p, o, sums['n', p, o], max(sums[p, o], 0.)) for o in hooks]
-    rest = max(sums['all'] - sums['own'] - sum(o.time_s for o in rows), 0.)
-    return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', n, rest)]
+    gap = max(sums['all'] - sums['own'] - sum(o.time_s for o in rows), 0.)
+    return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', n, gap)]
 
 # %% ../../nbs/features/08_profile.ipynb #876b102e
 class _Measurement:

@@ -97,7 +97,7 @@ def set_group(group: dict, values: dict) -> None:
     for k, v in values.items(): set_option(group, k, v)
 
 def _put_back(opts, held, owners):
-    "Restore groups by the optimizer's name, except where another optimizer than the owner has it now"
+    "Restore groups by their optimizer's name, unless it no longer belongs to the same owner"
     for name, groups in held.items():
         opt = opts.get(name)
         if opt is None or owners.get(name, opt) is not opt: continue
@@ -111,7 +111,7 @@ class Scheduler(Hook):
     def __init__(self, n_steps: Any, opt: Any):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
         self.since = None       # (optimizer step, epoch) at the fit's start
-        self.held, self._of = None, {}  # name → its groups' values then; its optimizer, if of this run
+        self.held, self._of = None, {}  # name → its groups' values then; its optimizer
 
     def optimizers(self, learn: Learner) -> dict[str, torch.optim.Optimizer]:
         "Return the optimizers to schedule"
@@ -134,8 +134,8 @@ class Scheduler(Hook):
         "Count the steps, or epochs, of the whole fit; raises ValueError if their number is unknown"
         n = planned_steps(learn, self.since, unit) if self.n_steps is None else self.n_steps
         if n is not None: return n
-        raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl has '
-                         'no length: pass n_steps, or fit(max_steps=...)')
+        raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl '
+                         'has no length: pass n_steps, or fit(max_steps=...)')
 
     def after_fit(self, learn: Learner) -> None:
         if learn.cancelled not in RESUMABLE: self.put_back(learn)
