@@ -45,18 +45,17 @@ def sparse_adam(params):
 
 @pytest.mark.parametrize('bad', [None, 'gradient', 'loss'])
 def test_a_guard_of_sparse_gradients(bad):
-    def spoil(learn):
-        if not bad or not learn.training or learn.state.optimizer_step != 6: return
-        learn.model.embed.weight.grad._values()[2, 0] = float('nan')
-    def spoil_loss(learn):
-        if learn.training and learn.state.optimizer_step == 6: learn.loss = learn.loss*float('nan')
-    torch.manual_seed(0)
-    model = Words(True)
-    spoiler = LambdaHook(ord=-30, **({'after_loss': spoil_loss} if bad == 'loss' else {'after_backward': spoil}))
-    learn = make_learner(model, data(), optim=sparse_adam(model.parameters()), hooks=[NaNGuard(every=1), spoiler])
-    torch.manual_seed(0)
-    other = Words(True)
-    plain = make_learner(other, data(), optim=sparse_adam(other.parameters()))
+    def make(*hooks):
+        torch.manual_seed(0)
+        model = Words(True)
+        return make_learner(model, data(), optim=sparse_adam(model.parameters()), hooks=hooks)
+    def is_sixth(learn): return learn.training and learn.state.optimizer_step == 6
+    def loss(learn):
+        if bad == 'loss' and is_sixth(learn): learn.loss = learn.loss*float('nan')
+    def gradient(learn):
+        if bad == 'gradient' and is_sixth(learn): learn.model.embed.weight.grad._values()[2, 0] = float('nan')
+    learn = make(NaNGuard(every=1), LambdaHook(ord=-30, after_loss=loss, after_backward=gradient))
+    plain = make()
     if not bad:
         learn.fit(2)
         plain.fit(2)
@@ -64,7 +63,7 @@ def test_a_guard_of_sparse_gradients(bad):
         what = {'loss': 'the loss', 'gradient': 'the gradient of embed.weight'}[bad]
         with pytest.raises(FloatingPointError, match=f'{what} is not finite in epoch 1, batch 1'): learn.fit(2)
         plain.fit(max_steps=6)
-    assert same(weights(model), weights(other))
+    assert same(weights(learn.model), weights(plain.model))
     assert same(*[[s['exp_avg'] for s in o.opts['a'].state.values()] for o in (learn, plain)])
 
 @pytest.mark.parametrize('optim', [lambda params: torch.optim.SGD(params, .5), sparse_adam], ids=['one', 'two'])
