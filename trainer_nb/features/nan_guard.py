@@ -155,7 +155,7 @@ class _Skip(_Watch):
         return stepped
 
     def _undo(self, learn, log):
-        "Undo what the host has counted since, and what batches without a step did to buffers"
+        "Undo what the host counted after a failure, and what later batches did to buffers"
         for *_, opt, new in log:
             for p in new: opt.state.pop(p, None)    # the step made it
             for p, state in opt.state.items() if opt is not None else ():
