@@ -46,10 +46,6 @@ def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
     learn.fit(1)
     assert same(weights(hook.model), weights(other.model))
 
-def test_two_averages_are_refused():
-    with pytest.raises(ValueError, match='EMA and SWA both'):
-        make_learner(normed(), batches(), optim=sgd, hooks=[EMA(), SWA()]).fit(1)
-
 @pytest.mark.parametrize('hook', [lambda: EMA(.8, start=4), lambda: SWA(4)])
 def test_early_stopping_restores_the_best_average(hook):
     "The value that was best was that of the average; the last one stayed"

@@ -19,21 +19,18 @@ def _torch_can(request):
 
 ways = pytest.mark.parametrize('what', ['model', 'step'])
 
-class Small(nn.Module):
+def small():
     "BatchNorm, dropout, and no parameter whose gradient is rounding only"
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.bn = nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8)
-        self.drop, self.head = nn.Dropout(.2), nn.Linear(8, 3)
-    def forward(self, x): return self.head(self.drop(self.bn(self.body(x)).tanh()))
+    torch.manual_seed(0)
+    body = nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh()
+    return nn.Sequential(*body, nn.Dropout(.2), nn.Linear(8, 3))
 
 OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
            'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
 
 def run(hooks=(), n=3, seed=0, m=None, **kwargs):
     torch.manual_seed(seed)
-    learn = make_learner(Small() if m is None else m, batches(), batches(), **{'optim': OPTIMS['adamw'], **kwargs},
+    learn = make_learner(small() if m is None else m, batches(), batches(), **{'optim': OPTIMS['adamw'], **kwargs},
                          hooks=hooks)
     torch.manual_seed(seed + 1)
     learn.fit(n)
@@ -68,7 +65,7 @@ def test_it_compiles_a_few_times_only(what):
     torch._dynamo.reset()
     counters.clear()
     hook = Compile(what=what, backend='aot_eager')
-    learn = make_learner(Small(), batches(), batches(), optim=OPTIMS['sgd'], hooks=[hook, Slower()])
+    learn = make_learner(small(), batches(), batches(), optim=OPTIMS['sgd'], hooks=[hook, Slower()])
     learn.fit(2)
     n = counters['stats']['unique_graphs']
     assert 2 <= n <= 5
@@ -123,14 +120,14 @@ def test_schedules_compile_one_graph(optim, schedule):
 def broken(gm, inputs): raise RuntimeError('no compiler here')
 
 def test_a_backend_that_fails():
-    parts = 'backward', 'forward of Small', 'optimizer'
+    parts = 'backward', 'forward of Sequential', 'optimizer'
     with reasons(*[f'does not compile the {o}, because of .*' for o in parts]):
         learn = run([Compile(what='step', backend=broken)])
     assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
 
 @ways
 def test_after_an_error_the_model_is_plain(what):
-    learn = make_learner(Small(), batches(),
+    learn = make_learner(small(), batches(),
                          hooks=[Compile(what=what, backend='eager'), LambdaHook(after_step=lambda learn: 1/0)])
     with pytest.raises(ZeroDivisionError): learn.fit(1)
     assert learn.model._compiled_call_impl is None and not getattr(torch._dynamo.config, 'trace_autograd_ops', False)
@@ -145,7 +142,7 @@ def test_gradients_of_gradients_name_the_hook():
         return {'loss': grad.square().mean()}
     error = pytest.raises(RuntimeError, match='double backward|create_graph=False')
     with config.patch(donated_buffer=True), error as e:
-        make_learner(Small(), batches(), train_step=step, hooks=[Compile(backend='aot_eager')]).fit(1)
+        make_learner(small(), batches(), train_step=step, hooks=[Compile(backend='aot_eager')]).fit(1)
     assert any(o.startswith('Compile: the step differentiates gradients') for o in e.value.__notes__)
 
 class Switch(Hook):

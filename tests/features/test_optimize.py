@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from common import batches, make_learner, same, stop_when, weights
+from test_average import normed
 from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, windows
 from test_no_sync import N_TRAIN, N_VALID, allowed_reads, assert_allowed, fit as counted_fit, in_list
 from trainer_nb.all import AMP, EMA, Freeze, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard
@@ -117,24 +118,21 @@ def test_a_skipped_step_is_none(n):
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 def test_each_optimizer_has_its_scale():
     "One that overflows for ever does not touch the other one's; a loss that both share has one scale"
-    m = Pair()
-    learn = make_learner(m, batches(), train_step=lambda batch, learn: scaled(learn, batch), optim=optimizers(m),
-                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.)), GradAccum(2)])
-    def scaled(learn, batch):
+    def fit(step, *hooks, **kwargs):
+        def scaler(device): return torch.amp.GradScaler(device, init_scale=256., **kwargs)
+        m = Pair()
+        learn = make_learner(m, batches(), train_step=step, optim=optimizers(m),
+                             hooks=[AMP('fp16', scaler=scaler), *hooks])
+        learn.fit(1)
+        assert all(o.isfinite().all() for o in weights(m))
+        scales = {name: o.get_scale() for name, o in learn.get_hook('AMP').scalers.items()}
+        return scales, learn.state.optimizer_step
+    def each(batch, learn):
         yield 'd', d_loss(learn.model, batch[0])*math.inf
         yield 'g', g_loss(learn.model, batch[0])
-    learn.fit(1)
-    scalers = learn.get_hook('AMP').scalers
-    assert scalers['g'].get_scale() == 256 and scalers['d'].get_scale() == 32 and learn.state.optimizer_step == 3
-    m = Pair()
-    learn = make_learner(m, batches(), train_step=lambda batch, learn: {'loss': d_loss(learn.model, batch[0])},
-                         optim=optimizers(m),
-                         hooks=[AMP('fp16', scaler=lambda d: torch.amp.GradScaler(d, init_scale=256.,
-                                                                                  growth_interval=1))])
-    learn.fit(1)
-    assert {name: o.get_scale() for name, o in learn.get_hook('AMP').scalers.items()} == {'d': 256*2**5, 'g': 256}
-    assert learn.state.optimizer_step == 5
-    assert all(o.isfinite().all() for o in weights(m))
+    def shared(batch, learn): return {'loss': d_loss(learn.model, batch[0])}
+    assert fit(each, GradAccum(2)) == ({'d': 32, 'g': 256}, 3)
+    assert fit(shared, growth_interval=1) == ({'d': 256*2**5, 'g': 256}, 5)
 
 def test_what_hooks_record_stands_beside_its_batch():
     "Over more batches than are packed together, with cancelled ones, and looks in the middle"
@@ -162,13 +160,6 @@ OPTS = {'sgd': lambda p: torch.optim.SGD(p, .1), 'momentum': OPTIMS['sgd'],
         'fused': lambda p: torch.optim.Adam(p, .01, fused=True),
         'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True, amsgrad=True)}
 
-class Norm2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.bn, self.head = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
-    def forward(self, x): return self.head(self.bn(self.body(x)))
-
 def spoiler(what, i):
     "A hook that spoils one thing in the training batch after `i` others"
     n = [0]
@@ -180,22 +171,22 @@ def spoiler(what, i):
             learn.batch = [learn.batch[0].clone(), learn.batch[1]]
             learn.batch[0][1, 2] = math.nan
         if what == 'loss': learn.loss = learn.loss*math.inf
-        if what == 'gradient': learn.model.head.bias.grad[1] = -math.inf
+        if what == 'gradient': learn.model[2].bias.grad[1] = -math.inf
     return LambdaHook(**{{'batch': 'before_step', 'loss': 'after_loss', 'gradient': 'after_backward'}[what]: f},
                       ord=-99)
 
 SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, holds nan',
-        'loss': 'the loss is not finite in {}', 'gradient': 'the gradient of head.bias is not finite in {}'}
+        'loss': 'the loss is not finite in {}', 'gradient': 'the gradient of 2.bias is not finite in {}'}
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 @pytest.mark.parametrize('optim', OPTS.values(), ids=OPTS)
 @pytest.mark.parametrize('what, i, every', [('batch', 0, 100), ('loss', 7, 1), ('gradient', 7, 100)])
 def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
-    learn = make_learner(Norm2(), batches(), optim=optim,
+    learn = make_learner(normed(), batches(), optim=optim,
                          hooks=[NaNGuard(every), spoiler(what, i), GradClip(1.), EMA()])
     says = SAYS[what].format(f'epoch {i//5}, batch {i % 5}, after {i} optimizer steps', i % 5)
     with pytest.raises(FloatingPointError, match=says): learn.fit(4)
-    good = make_learner(Norm2(), batches(), optim=optim, hooks=[GradClip(1.)])
+    good = make_learner(normed(), batches(), optim=optim, hooks=[GradClip(1.)])
     if i: good.fit(max_steps=i)
     assert same(weights(learn.model), weights(good.model)) and learn.state.optimizer_step == i
     for p, q in zip(learn.model.parameters(), good.model.parameters(), strict=True):
@@ -213,7 +204,7 @@ def test_the_guard_before_validation_and_at_a_stop():
         hooks = [NaNGuard(), spoiler('loss', 3), LambdaHook(before_valid=lambda learn: seen.append(1)),
                  stop_when(lambda learn: learn.state.batch_idx == 4 and 'valid_dl' not in kwargs)]
         with pytest.raises(FloatingPointError, match='batch 3'):
-            make_learner(Norm2(), batches(), hooks=hooks, **kwargs).fit(2)
+            make_learner(normed(), batches(), hooks=hooks, **kwargs).fit(2)
         assert not seen
 
 
@@ -234,8 +225,8 @@ def test_no_value_is_read(names, optim, monkeypatch):
 # Frozen
 
 def test_an_error_thaws():
-    learn = make_learner(Norm2(), batches())
-    for hooks in [Freeze('body', 'nothing')], [Freeze('*')], [Freeze('body'), LambdaHook(after_loss=lambda learn: 1/0)]:
+    learn = make_learner(normed(), batches())
+    for hooks in [Freeze('0', 'nothing')], [Freeze('*')], [Freeze('0'), LambdaHook(after_loss=lambda learn: 1/0)]:
         with pytest.raises((ValueError, ZeroDivisionError)): learn.fit(1, hooks=hooks)
         assert all(p.requires_grad for p in learn.model.parameters())
 

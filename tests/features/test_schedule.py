@@ -106,16 +106,6 @@ def two(*hooks):
     opts = {'d': SGD(model.d.parameters(), lr=.1, momentum=.9), 'g': AdamW(model.g.parameters(), lr=.02)}
     return make_learner(model, train_step=step, optim=opts, hooks=hooks)
 
-def test_what_the_preview_shows_under_the_pointer_is_what_follows():
-    learn = learner(OneCycle(.5), lrs=(.1,)*2, train_dl=batches()[:4]*100)
-    hover = learn.plot_schedule(1).chart().panels[0].hover
-    learn.fit(1)
-    n, steps = learn.history.n_steps, learn.history.steps
-    at = [int(x) - 1 for x, _ in hover]
-    assert at[-1] == n - 1 and {b - a for a, b in zip(at, at[1:])} == {-(-n//150)} and len(at) <= 150
-    assert [text for _, text in hover] == [' · '.join([f'batch {i + 1:,}', *(
-        f'{k} {steps[k][i]:.3g}' for k in ('lr', 'lr_1', 'momentum', 'momentum_1') if k in steps)]) for i in at]
-
 def test_one_of_two_optimizers():
     learn = two(LRScheduler(SCHEDS['ExponentialLR'], opt='d'), OneCycle(.5, opt='g'))
     preview = learn.plot_schedule(2).steps
@@ -132,18 +122,6 @@ def test_one_of_two_optimizers():
     with pytest.raises(ValueError, match="'x'"): two(OneCycle(opt='x')).fit(1)
     with pytest.raises(ValueError, match='both set'): two(OneCycle(), Schedule(linear(1, 0), opt='d')).fit(1)
 
-
-# Warm-up
-
-@pytest.mark.parametrize('n_warm', [0, 4])
-def test_warmup_cosine_is_that_of_transformers(n_warm):
-    "get_cosine_schedule_with_warmup(opt, n_warm, n)"
-    n = 20
-    learn = learner(WarmupCosine(.3, warmup=n_warm/n, start=0., n_steps=n + 1))
-    learn.fit(4)
-    for i, rates in enumerate(lrs_of(learn)):
-        factor = i/n_warm if i < n_warm else max(0., .5*(1 + math.cos(math.pi*(i - n_warm)/(n - n_warm))))
-        assert rates == pytest.approx([.3*factor, .03*factor], rel=1e-9, abs=1e-12)
 
 def test_a_tensor_stays_the_same_object():
     lrs = (torch.tensor(.1), torch.tensor(.01))
@@ -311,8 +289,3 @@ def test_timm(tmp_path):
     whole, *_ = check_resume(make, tmp_path, SEVEN, n_epochs=2)
     assert whole.history.steps['lr'] == pytest.approx([.1/(1 + i) for i in range(10)])
     with pytest.raises(ValueError, match='counts epochs'): learner(LRScheduler(lambda opt: Timm(opt))).fit(1)
-
-def test_what_is_no_scheduler():
-    with pytest.raises(TypeError, match='names its parameter so'): learner(LRScheduler(lambda i: .1)).fit(1)
-    with pytest.raises(ValueError, match='sets the learning rate nan'):
-        learner(LRScheduler(lambda step: math.nan if step == 2 else .1)).fit(1)

@@ -43,19 +43,15 @@ def _find_layers(model, patterns=()):
 # %% ../../nbs/features/09_activations.ipynb #5460f559
 _SAMPLE = 2**11     # values of an output that are looked at, at most
 
-def _sample(x):
-    "At most `_SAMPLE` values; a step that is coprime to their number visits all units alike"
-    flat, step = x.flatten(), -(-x.numel()//_SAMPLE)
-    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1
-    return flat[::step].to(torch.float32, copy=True)
-
 def _sampled(x, dim):
     "Copy a sample of values, (n,) float32, and whether each unit in `dim` is dead, (units,) bool"
     x = local(x.detach())
     others = [i for i in range(x.ndim) if i != dim % x.ndim]
     has_several = others and x.numel() > x.shape[dim]       # of a unit; else nothing is known
     is_dead = x.amax(others) == x.amin(others) if has_several else x.new_empty(0, dtype=torch.bool)
-    return _sample(x), is_dead
+    step = -(-x.numel()//_SAMPLE)
+    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1     # it visits all units
+    return x.flatten()[::step].to(torch.float32, copy=True), is_dead
 
 def _rows(tensors): return pad_sequence(tensors, batch_first=True)  # (len(tensors), longest)
 
@@ -87,10 +83,6 @@ def _unit_dim(m):
     if isinstance(m, _CHANNELS_FIRST): return 1
     return -1 if any(True for _ in m.parameters(recurse=False)) else None
 
-def _first_float(x):
-    "Find the first floating-point tensor of a nesting; None if there is none"
-    return next((o for o in tensors_in(x) if o.is_floating_point() and o.numel()), None)
-
 class _Outputs:
     "Forward hooks on layers in one batch, and a sample of the first output of each"
     def __init__(self, modules):
@@ -100,7 +92,8 @@ class _Outputs:
     def _seeing(self, name):
         def see(m, args, output):
             if torch.compiler.is_compiling(): return
-            x, self.dim = _first_float(output), _unit_dim(m) or self.dim
+            self.dim = _unit_dim(m) or self.dim
+            x = next((o for o in tensors_in(output) if o.is_floating_point() and o.numel()), None)
             if x is None or name in self.samples: return
             self.samples[name] = _sampled(x, self.dim)
         return see
@@ -108,6 +101,15 @@ class _Outputs:
     def close(self):
         "Remove the forward hooks"
         for o in self.handles: o.remove()
+
+def _warn(why):
+    warnings.warn(f'Activations sees no output of a layer because of {why}: '
+                  'it measures the steps of the weights only', stacklevel=3)
+
+def _row(samples, names, device):
+    "Describe layers by their samples, (layers, 4 + N_BINS), on a device; nan for those without one"
+    nothing = torch.empty(0), torch.empty(0, dtype=torch.bool)
+    return _described([to_device(samples.get(name, nothing), device) for name in names])
 
 # %% ../../nbs/features/09_activations.ipynb #e02edc28
 class _Weights:
@@ -121,8 +123,8 @@ class _Weights:
         self.negatives = [local(p.detach()).neg() for p in self.params]
 
     def step_sizes(self, device):
-        "Return the size of each layer's step, (layers,), nan without weights; None if none has any"
-        if not self.params: return None
+        "Return the size of each layer's step, (layers,), nan without weights"
+        if not self.params: return torch.full((len(self.counts),), math.nan, device=device)
         step, sizes = self.negatives, norms(self.negatives)
         each_('add', step, [local(p.detach()) for p in self.params])
         def by_layer(sizes):
@@ -135,25 +137,21 @@ class _Record(MainProcessHook):
     "Measurements of layers, which show themselves"
     state_kinds = {'layers': [[str]], 'at': [int], 'thinned': int, 'is_waiting': bool,
                    'rows': (None, Tensor)}
-
     def _begin(self, layers):
         self.layers = layers         # [name, class]
         self.at, self.rows = [], []  # batches before each measurement; (layers, 4 + N_BINS)
-        self.thinned = 1             # measurements that one stands for
-        self.is_waiting = False      # for a step of the optimizer after the newest measurement
+        self.thinned, self.is_waiting = 1, False    # measurements that one stands for; for a step
         self._strips = LiveStrips()
 
     @property
-    def values(self) -> dict[str, Tensor]:  # → (n, layers), nan where there is nothing; 'bins' → shares,
-                                            # (n, layers, 81)
+    def values(self) -> dict[str, Tensor]:  # (n, layers), nan for nothing; shares, (n, layers, 81)
         "Read 'mean', 'deviation', 'dead', 'update' and 'bins' of all measurements; waits for the device"
         rows = torch.stack(self.rows).cpu() if self.rows else torch.empty(0, len(self.layers), 4 + N_BINS)
         numbers = dict(zip(('mean', 'deviation', 'dead', 'update'), rows[..., :4].unbind(-1)))
         return {**numbers, 'bins': rows[..., 4:]}
 
     def state_dict(self) -> dict:
-        rows = torch.stack(self.rows) if self.rows else None
-        return {**{k: getattr(self, k) for k in self.state_kinds}, 'rows': rows}
+        return {**super().state_dict(), 'rows': torch.stack(self.rows) if self.rows else None}
 
     def take_state(self, state: dict) -> None:
         super().take_state(state)
@@ -165,56 +163,22 @@ class _Record(MainProcessHook):
         if not self.at: raise ValueError('Activations: nothing was measured yet')
         return layers_figure(self.layers, self.at, self.values)
 
-    def html_below_plot(self,
-        most: int = 8,  # layers
-    ) -> str:           # HTML
-        "Write strips, if they are wanted live"
+    def html_below_plot(self, most: int = 8) -> str:    # HTML
+        "Write strips of `most` layers, if they are wanted live"
         if not (self.live and self.rows): return ''
         return self._strips.html(self.layers, self.at, self.rows, self.is_waiting, most)
 
     def _repr_html_(self):
-        if not self.at: return f'<pre>{self}</pre>'
-        return layers_html(self.layers, self.at, self.values)
+        return layers_html(self.layers, self.at, self.values) if self.at else f'<pre>{self}</pre>'
 
-    def __str__(self): return text_table(layer_lines(self.layers, self.values))
-    def __repr__(self): return str(self)
+    def __repr__(self): return text_table(layer_lines(self.layers, self.values))
 
-# %% ../../nbs/features/09_activations.ipynb #7381ac9f
+# %% ../../nbs/features/09_activations.ipynb #8bb4b62a
 _MOST = 256      # measurements that are kept
 
-class Activations(_Record):
-    "Measure outputs of layers and steps of their weights every few batches; shows a picture"
-    unique, in_dry_run = True, False
-    def __init__(self,
-        every: int = 25,                    # ≥ 1: training batches between two measurements
-        layers: str | Sequence[str] = (),   # names or patterns of modules: 'body', '*.act'; (): all
-        *,
-        live: bool = False,                 # show strips under the live plot, too
-    ):
-        self.every, self.live = as_count('Activations(every)', every), live
-        self.patterns = (layers,) if isinstance(layers, str) else tuple(layers)
-        self._modules, self._outputs, self._weights = {}, None, None    # of a fit; of a batch
-        self._begin([])
-
-    def before_fit(self, learn: Learner) -> None:
-        refuse_script(learn.fitting.model, self.name)
-        self._modules = _find_layers(learn.fitting.model, self.patterns)
-        if [*self._modules] != [name for name, _ in self.layers]:       # another model
-            self._begin([[name, type(m).__name__] for name, m in self._modules.items()])
-        self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host
-        self._is_blind, compiles = False, learn.provider('compilation')
-        if compiles is not None: self._warn(compiles.name)
-
-    def _warn(self, why):
-        self._is_blind = True
-        warnings.warn(f'Activations sees no output of a layer because of {why}: '
-                      'it measures the steps of the weights only', stacklevel=3)
-
-    def before_step(self, learn: Learner) -> None:
-        if not learn.training: return
-        is_due = learn.history.n_steps % (self.every*self.thinned) == 0
-        if is_due: self._open(learn)
-        if self.is_waiting and self._weights is None: self._weights = _Weights(self._modules)
+class _Measured(_Record):
+    "Measurements of the batches of a fit: outputs of layers, then the step of their weights"
+    _outputs = _weights = None      # of the batch that is measured; of that before the next step
 
     def _open(self, learn):
         "Begin a measurement"
@@ -228,26 +192,55 @@ class Activations(_Record):
         if self._outputs is not None: self._add(learn)
         if self._weights is None or not learn.stepped: return
         self.is_waiting, weights, self._weights = False, self._weights, None
-        sizes = weights.step_sizes(learn.device)
-        if sizes is not None: self.rows[-1][:, 3] = sizes
+        self.rows[-1][:, 3] = weights.step_sizes(learn.device)
 
     @torch.no_grad()
     def _add(self, learn):
         "Append the measurement of this batch"
-        if not self._outputs.samples and not self._is_blind:
-            self._warn('compiled code, or of a step that calls none')
-        nothing = torch.empty(0), torch.empty(0, dtype=torch.bool)
-        samples = [self._outputs.samples.get(name, nothing) for name in self._modules]
-        self.rows.append(_described([to_device(o, learn.device) for o in samples]))
-        self._close()
-
-    def _close(self):
-        if self._outputs is not None: self._outputs.close()
+        samples = self._outputs.samples
+        if not samples and not self._is_blind:
+            self._is_blind = True
+            _warn('compiled code, or of a step that calls none')
+        self.rows.append(_row(samples, self._modules, learn.device))
+        self._outputs.close()
         self._outputs = None
 
     def after_cancel(self, learn: Learner) -> None:
-        if self._outputs is not None: self.at.pop()     # the batch did not finish
-        self._close()
+        if self._outputs is None: return
+        self.at.pop()       # the batch did not finish
+        self._outputs.close()
+        self._outputs = None
+
+# %% ../../nbs/features/09_activations.ipynb #7381ac9f
+class Activations(_Measured):
+    "Measure outputs of layers and steps of their weights every few batches; shows a picture"
+    unique, in_dry_run = True, False
+    def __init__(self,
+        every: int = 25,                    # ≥ 1: training batches between two measurements
+        layers: str | Sequence[str] = (),   # names or patterns of modules: 'body', '*.act'; (): all
+        *,
+        live: bool = False,                 # show strips under the live plot, too
+    ):
+        self.every, self.live = as_count('Activations(every)', every), live
+        self.patterns = (layers,) if isinstance(layers, str) else tuple(layers)
+        self._modules, self._is_blind = {}, False
+        self._begin([])
+
+    def before_fit(self, learn: Learner) -> None:
+        refuse_script(learn.fitting.model, self.name)
+        self._modules = _find_layers(learn.fitting.model, self.patterns)
+        if [*self._modules] != [name for name, _ in self.layers]:       # another model
+            self._begin([[name, type(m).__name__] for name, m in self._modules.items()])
+        self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host
+        compiles = learn.provider('compilation')
+        self._is_blind = compiles is not None
+        if self._is_blind: _warn(compiles.name)
+
+    def before_step(self, learn: Learner) -> None:
+        if not learn.training: return
+        is_due = learn.history.n_steps % (self.every*self.thinned) == 0
+        if is_due: self._open(learn)
+        if self.is_waiting and self._weights is None: self._weights = _Weights(self._modules)
 
     def after_fit(self, learn: Learner) -> None:
         self.is_waiting = self.is_waiting and learn.cancelled in RESUMABLE

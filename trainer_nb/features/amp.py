@@ -14,47 +14,13 @@ from torch import Tensor
 
 from ..loop import Hook, Learner, gradients, refuse_closures
 
-# %% ../../nbs/features/02_amp.ipynb #785f439e
-_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16,
-           'fp16': torch.float16, 'float16': torch.float16}
-
-class AMP(Hook):
-    "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
-    unique, ord, provides = True, -30, ('precision',)
-    runs_after, runs_before = ('GradAccum',), ('NaNGuard', 'GradNorm', 'GradClip')
+# %% ../../nbs/features/02_amp.ipynb #bf4fa046
+class _Scaling(Hook):
+    "Scale losses by the scalers of optimizers, where there are any, and skip steps that overflow"
     state_kinds = {'scalers': {str: {str: object}}, 'shared': {str: [str]}}
-    def __init__(self,
-        dtype: torch.dtype | str = torch.bfloat16,  # or `torch.float16`, or a name: 'bf16', 'fp16'
-        scaler: Callable | None = None,     # device type → scaler of an optimizer, for `float16`;
-                                            # None: `torch.amp.GradScaler`
-    ):
-        self.dtype = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
-        if self.dtype not in _DTYPES.values():
-            raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16, '
-                             "or 'bf16' or 'fp16'")
-        if scaler is not None and not callable(scaler):
-            raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: '
-                            'expected a function of the device type that makes one')
-        self.scaler, self.scalers = scaler, {}  # scalers: optimizer's name → scaler
-        self.shared = {}                        # optimizer's name → names of those whose scale it shares
-        self._state, self._inner = {}, {}       # states for scalers still to be made; what scalers step
-
-    def before_fit(self, learn: Learner) -> None:
-        device = learn.device.type
-        if not torch.amp.is_autocast_available(device):
-            raise ValueError(f'AMP: torch has no mixed precision on {device}')
-        if self.dtype is not torch.float16: return
-        why = 'its scaler handles one evaluation per step; torch.bfloat16 needs no scaler'
-        refuse_closures(learn, 'AMP(torch.float16)', why)
-        if device == 'cpu' and self.scaler is None:
-            raise ValueError('AMP(torch.float16) is not for the CPU, where float16 is slow: '
-                             'use AMP(torch.bfloat16)')
-        for name in learn.opts.keys() - self.scalers.keys():
-            self.scalers[name] = (self.scaler or torch.amp.GradScaler)(device)
-            if name in self._state: self.scalers[name].load_state_dict(self._state.pop(name))
-
-    def do_step(self, learn: Learner, nxt: Callable) -> None:
-        with torch.autocast(learn.device.type, self.dtype): nxt()
+    def __init__(self):
+        self.scalers, self.shared = {}, {}  # optimizer's name → scaler; names that share it
+        self._state, self._inner = {}, {}   # states for scalers still to be made; what scalers step
 
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
         if not self.scalers: return nxt()
@@ -82,7 +48,47 @@ class AMP(Hook):
         return {'scalers': scalers, 'shared': {k: list(v) for k, v in self.shared.items()}}
 
     def take_state(self, state: dict) -> None:
-        self.shared = {k: tuple(v) for k, v in state['shared'].items()}
+        self.shared = dict(state['shared'])
         self._state = dict(state['scalers'])    # the next fit makes scalers anew that have none
         self.scalers = {name: o for name, o in self.scalers.items() if name in self._state}
         for name, o in self.scalers.items(): o.load_state_dict(self._state.pop(name))
+
+# %% ../../nbs/features/02_amp.ipynb #785f439e
+_DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16,
+           'fp16': torch.float16, 'float16': torch.float16}
+
+class AMP(_Scaling):
+    "Run the step in mixed precision; with `float16`, scale losses and skip steps that overflow"
+    unique, ord, provides = True, -30, ('precision',)
+    runs_after, runs_before = ('GradAccum',), ('NaNGuard', 'GradNorm', 'GradClip')
+    def __init__(self,
+        dtype: torch.dtype | str = torch.bfloat16,  # or `torch.float16`, or a name: 'bf16', 'fp16'
+        scaler: Callable | None = None,     # device type → scaler of an optimizer, for `float16`;
+                                            # None: `torch.amp.GradScaler`
+    ):
+        self.dtype = _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        if self.dtype not in _DTYPES.values():
+            raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16, '
+                             "or 'bf16' or 'fp16'")
+        if scaler is not None and not callable(scaler):
+            raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: '
+                            'expected a function of the device type that makes one')
+        self.scaler = scaler
+        super().__init__()
+
+    def before_fit(self, learn: Learner) -> None:
+        device = learn.device.type
+        if not torch.amp.is_autocast_available(device):
+            raise ValueError(f'AMP: torch has no mixed precision on {device}')
+        if self.dtype is not torch.float16: return
+        why = 'its scaler handles one evaluation per step; torch.bfloat16 needs no scaler'
+        refuse_closures(learn, 'AMP(torch.float16)', why)
+        if device == 'cpu' and self.scaler is None:
+            raise ValueError('AMP(torch.float16) is not for the CPU, where float16 is slow: '
+                             'use AMP(torch.bfloat16)')
+        for name in learn.opts.keys() - self.scalers.keys():
+            self.scalers[name] = (self.scaler or torch.amp.GradScaler)(device)
+            if name in self._state: self.scalers[name].load_state_dict(self._state.pop(name))
+
+    def do_step(self, learn: Learner, nxt: Callable) -> None:
+        with torch.autocast(learn.device.type, self.dtype): nxt()

@@ -29,6 +29,15 @@ def _obstacle(learn, opt):
         return 'parameters of shape () in float64, which torch does not update if compiled'
     return 'ASGD, whose rate torch compiles to a constant' if isinstance(opt, torch.optim.ASGD) else ''
 
+def _compilable(functions, learn, known):
+    "Return the optimizers to compile: name → `CompiledOptimizer`, from `known` if it is there"
+    res = {}
+    for name, opt in learn.opts.items():
+        fill_momentum(opt)
+        if why := _obstacle(learn, opt): functions.leave_out('optimizer', why)
+        else: res[name] = known.setdefault(opt, CompiledOptimizer(functions, opt))
+    return res
+
 # %% ../../nbs/features/07_compile.ipynb #bfc408bd
 def _forced_by(learn):
     "List what keeps backward out of the graph"
@@ -44,14 +53,11 @@ def _others(learn, *points):
     calls = chain.from_iterable(map(learn.calls.at.get, points))
     return [c for c in calls if not isinstance(c.hook, Compile)]
 
-def _nothing_between(learn):
-    "Check that no hook acts between the loss of a step and its end"
+def _is_one_graph(learn):
+    "Check that no hook acts between the loss and the end of a step: one graph can have both"
     points = 'after_loss', 'do_backward', 'after_backward', 'do_opt_step', 'do_zero_grad'
-    return not _others(learn, *points) and len(learn.opts) == 1 and not learn.is_own('do_zero_grad')
-
-def _has_convolutions(model):
-    "Check for convolutions: with the optimizer, torch compiles them longer, and to slower code"
-    return any(isinstance(m, CONVOLUTIONS) for m in model.modules())
+    if _others(learn, *points) or len(learn.opts) > 1 or learn.is_own('do_zero_grad'): return False
+    return not any(isinstance(m, CONVOLUTIONS) for m in learn.model.modules())     # would be slower
 
 # %% ../../nbs/features/07_compile.ipynb #b3c17267
 class _CompiledFit:
@@ -62,14 +68,10 @@ class _CompiledFit:
 
     def plan_step(self, learn, known):
         "Decide which parts of the step to compile; `known`: optimizer → `CompiledOptimizer`"
-        for name, opt in learn.opts.items():
-            fill_momentum(opt)
-            if why := _obstacle(learn, opt): self.functions.leave_out('optimizer', why)
-            else: self.optimizers[name] = known.setdefault(opt, CompiledOptimizer(self.functions, opt))
+        self.optimizers = _compilable(self.functions, learn, known)
         if forced := _forced_by(learn): return self.plan_model(learn, ', '.join(forced))
-        is_apart = self.functions.uses_graphs or _has_convolutions(learn.model)
-        end = None
-        if not is_apart and _nothing_between(learn): end = next(iter(self.optimizers.values()), None)
+        is_one = not self.functions.has_graphs and _is_one_graph(learn)
+        end = next(iter(self.optimizers.values()), None) if is_one else None
         self.step = CompiledStep(self.functions, learn, end)
 
     def plan_model(self, learn, why=None):
@@ -156,7 +158,6 @@ class Compile(Hook):
     def _close(self):
         self._fit, self._tracing = _CompiledFit(self._functions), None    # tracing: torch's setting
         self._full_sizes = 0, 0         # samples in a full batch of validation, and of training
-        self._is_short = False          # whether the batch has fewer
 
     def __deepcopy__(self, memo):
         "Copy without compiled code: a dry run does not count towards torch's limit for the fit"
@@ -194,10 +195,10 @@ class Compile(Hook):
         self._close()
 
     def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
-        if self._functions.uses_graphs and learn.phase.generator is None:
+        if self._functions.has_graphs and learn.phase.generator is None:
             torch.compiler.cudagraph_mark_step_begin()
-        self._is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
-        if self._fit.step is None or not learn.training or self._is_short: return _noted(nxt)
+        is_short = self._fit.model.is_off = learn.world.total < self._full_sizes[learn.training]
+        if self._fit.step is None or not learn.training or is_short: return _noted(nxt)
         if model is not learn.model or loss_fn is not learn.loss_fn: raise ValueError(
             'a hook passed another model or loss function than the compiled ones: '
             "use Compile(what='model')")
@@ -209,7 +210,7 @@ class Compile(Hook):
         step = self._fit.step
         if step is not None and step.grads is not None: return step.backward(loss)
         _noted(nxt)
-        if not self._functions.uses_graphs: return
+        if not self._functions.has_graphs: return
         for opt in learn.opts.values():     # out of memory that the next step writes again
             for p in parameters(opt):
                 if p.grad is not None: p.grad = p.grad.clone()
@@ -217,6 +218,6 @@ class Compile(Hook):
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         step = self._fit.step
         if step is None or step.optimizer is None: return self._fit.opt_step(learn, nxt)
-        if self._is_short: return nxt()
+        if self._fit.model.is_off: return nxt()
         mark_stepped(learn.opt)             # the whole graph has stepped
         return True

@@ -18,25 +18,128 @@ from trainer_nb.loop import (
 )
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
-def _tensors_of(model, buffers='average'):
-    "List the tensors of a model to average, floating-point or complex, and those to copy"
-    params, held = [*map(local, model.parameters())], [o for o in model.buffers() if not is_expanded(o)]
+def _tensors_of(module, buffers):
+    "List the tensors of a module to average, floating-point or complex, and those to copy"
+    params, held = [*map(local, module.parameters())], [o for o in module.buffers() if not is_expanded(o)]
     both = params + held
     n = len(both) if buffers == 'average' else len(params)
     is_averaged = [i < n and (o.is_floating_point() or o.is_complex()) for i, o in enumerate(both)]
     return [o for o, a in zip(both, is_averaged) if a], [o for o, a in zip(both, is_averaged) if not a]
 
+def _pairs(hook, ours, theirs):
+    "Pair the tensors of modules, those that a hook averages and those that it copies"
+    def tensors(modules):
+        return [sum(o, []) for o in zip(*(_tensors_of(m, hook.buffers) for m in modules))]
+    res = tuple(zip(tensors(ours), tensors(theirs)))
+    if all([o.shape for o in a] == [o.shape for o in b] for a, b in res): return res
+    raise ValueError(f'the model is not the one that {hook.name} averages: its tensors have '
+                     f'changed. Add a new {hook.name}()')
+
+# %% ../../nbs/features/03_ema.ipynb #96696bec
+def _state_of(modules):
+    "Return the states of modules, by name, and their 'unsaved' buffers, if there are any"
+    states = {k: None if o is None else o.state_dict() for k, o in modules.items()}
+    unsaved = {k: b for k, o in modules.items() if o is not None and (b := unsaved_buffers(o))}
+    return {**states, **({'unsaved': unsaved} if unsaved else {})}
+
 def _load(module, state, name):
+    "Restore the module of that name"
     module.load_state_dict(state[name])
     set_buffers(module, state.get('unsaved', {}).get(name, {}))
 
+# %% ../../nbs/features/03_ema.ipynb #b1de3836
+class _Copies(Hook):
+    "Copies of the model, and of a loss function that is trained, in evaluation mode"
+    state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
+                   'unsaved?': {str: {str: torch.Tensor}}}    # buffers that `state_dict` leaves out
+    def __init__(self):
+        self.n, self.model, self.loss_fn = 0, None, None    # n: updates of the copies so far
+        self._state = {}                # a state that waits for its model
+
+    def _copy(self, learn, name):
+        res = learn.world.copy(getattr(learn, name)).requires_grad_(False).eval()
+        if self._state.get(name) is not None: _load(res, self._state, name)
+        return res
+
+    def copy_to(self, model: nn.Module) -> None:
+        "Copy the averaged weights and buffers to `model`, which is of the same kind"
+        if self.model is None:
+            raise RuntimeError('there is no average yet: it is made when the first fit begins')
+        _load(model, _state_of({'model': self.model}), 'model')
+
+    def state_dict(self) -> dict:
+        modules = {'model': self.model, 'loss_fn': self.loss_fn}
+        return {'n': self.n, **_state_of(modules), **self._state}
+
+    def set_average(self, state: dict) -> None:
+        "Return to an earlier average of the same model, as `state_dict` returned it"
+        self.n, state = state['n'], {'loss_fn': None, **{k: v for k, v in state.items() if k != 'n'}}
+        modules = {'model': self.model, 'loss_fn': self.loss_fn}
+        if self.model is None or any((o is None) != (state[k] is None) for k, o in modules.items()):
+            self.model, self.loss_fn, self._state = None, None, state
+            return
+        for k, o in modules.items():
+            if o is not None: _load(o, state, k)
+
+# %% ../../nbs/features/03_ema.ipynb #cf942c3a
+def _refuse_other(name, owner, model):
+    "Refuse a model that is neither the owner of an average nor a wrapper of it"
+    if owner is model: return
+    if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):
+        raise ValueError(f'this {name} averages another model, which was trained with it '
+                         f'before: give each model an {name}() of its own')
+
+def _check(learn, hook):
+    "Refuse a model that cannot be copied, and a second hook that averages; raises ValueError"
+    check_shapes(learn, hook.name)
+    refuse_script(learn.model, hook.name)
+    if learn.ema is not hook: raise ValueError(
+        f'{learn.ema.name} and {hook.name} both give validation an average: remove one')
+
+# %% ../../nbs/features/03_ema.ipynb #1315efe3
+class _Average(_Copies):
+    "Copies that belong to one model, with the pairs of their tensors during a fit"
+    def __init__(self, start, buffers):
+        if buffers not in ('average', 'copy'):
+            raise ValueError(f"{self.name}(buffers) is {buffers!r}: expected 'average' or 'copy'")
+        super().__init__()
+        self.start, self.buffers = start and as_count('start', start), buffers
+        self._pairs = None      # of tensors, in a fit
+        self._owner = None      # weak reference to the averaged model; None: the next one
+
+    def __getstate__(self): return {**vars(self), '_owner': None}  # a copy may be of a copied model
+
+    def average_of(self, learn: Learner) -> nn.Module | None:  # in eval mode; None before a fit
+        "Return the average that validation and `predict` use; raises ValueError for another model"
+        if self._owner is not None: _refuse_other(self.name, self._owner(), learn.model)
+        if self.model is None and self._state.get('model') is not None:     # it was loaded
+            self.model = self._copy(learn, 'model')
+            if self._state['loss_fn'] is not None: self.loss_fn = self._copy(learn, 'loss_fn')
+            self._state, self._owner = {}, ref(learn.model)
+        return self.model
+
+    def before_fit(self, learn: Learner) -> None:
+        self.average_of(learn)
+        _check(learn, self)
+        is_resumed = learn.bounds['epoch'] or learn.bounds['step']
+        if self.model is None or not self.n and not is_resumed:
+            self.model, self.loss_fn = self._copy(learn, 'model'), None
+        if self.loss_fn is None and trains_loss(learn): self.loss_fn = self._copy(learn, 'loss_fn')
+        self._owner = ref(learn.model)
+        ours = [o for o in (self.model, self.loss_fn) if o is not None]
+        self._pairs = _pairs(self, ours, [learn.model, learn.loss_fn][:len(ours)])
+
+    def after_fit(self, learn: Learner) -> None: self._pairs = None
+
+    def take_state(self, state: dict) -> None:
+        self._owner = None      # it is of the model that was loaded with it
+        self.set_average(state)
+
 # %% ../../nbs/features/03_ema.ipynb #33edae71
-class EMA(Hook):
+class EMA(_Average):
     "Keep an exponential moving average of the weights, and validate it"
     unique, in_dry_run, provides = True, False, ('average',)
     ord, every = -20, 1     # every: optimizer steps between two updates of the average
-    state_kinds = {'n': int, 'model': (None, {str: object}), 'loss_fn?': (None, {str: object}),
-                   'unsaved?': {str: {str: torch.Tensor}}}    # buffers that `state_dict` leaves out
     def __init__(self,
         decay: float = .999,       # in (0, 1): weight of the old average in an update
         warmup: bool = True,       # use a smaller weight at first: (1 + n)/(10 + n) after n updates
@@ -46,70 +149,12 @@ class EMA(Hook):
     ):
         if not 0 < decay < 1:
             raise ValueError(f'EMA(decay) is {decay}: expected a number between 0 and 1, such as .999')
-        self._init(start, buffers)
+        super().__init__(start, buffers)
         self.decay, self.warmup = decay, warmup
-
-    def _init(self, start, buffers):
-        if buffers not in ('average', 'copy'):
-            raise ValueError(f"{self.name}(buffers) is {buffers!r}: expected 'average' or 'copy'")
-        self.start = start and as_count('start', start)
-        self.buffers, self.n = buffers, 0   # n: updates so far
-        self.model = None                   # the average, in evaluation mode
-        self.loss_fn = None                 # the average of a loss function that is trained
-        self._state, self._pairs = {}, None     # a state that waits for its model; tensors of both
-        self._owner = None              # weak reference to the averaged model; None: the next one
-
-    def __getstate__(self): return {**vars(self), '_owner': None}  # a copy may be of a copied model
 
     def share(self) -> float:  # in (0, 1]
         "Compute the weight of this step in the new average"
         return 1 - (min(self.decay, (1 + self.n)/(10 + self.n)) if self.warmup else self.decay)
-
-    def _check(self, learn):
-        owner, model = self._owner and self._owner(), learn.model
-        if self._owner is None or owner is model: return
-        if owner is None or set(owner.parameters()).isdisjoint(model.parameters()):  # not a wrapper
-            raise ValueError(f'this {self.name} averages another model, which was trained with it '
-                             f'before: give each model an {self.name}() of its own')
-
-    def average_of(self,
-        learn: Learner,
-    ) -> nn.Module | None:  # in evaluation mode; None before the first fit
-        "Return the average that validation and `predict` use; raises ValueError for another model"
-        self._check(learn)
-        if self.model is None and self._state.get('model') is not None:     # it was loaded
-            self.model = self._copy(learn, 'model')
-            if self._state['loss_fn'] is not None: self.loss_fn = self._copy(learn, 'loss_fn')
-            self._state, self._owner = {}, ref(learn.model)
-        return self.model
-
-    def before_fit(self, learn: Learner) -> None:
-        check_shapes(learn, self.name)
-        refuse_script(learn.model, self.name)
-        self.average_of(learn)
-        if learn.ema is not self:
-            raise ValueError(f'{learn.ema.name} and {self.name} both give validation an average: '
-                             'remove one')
-        is_resumed = learn.bounds['epoch'] or learn.bounds['step']
-        if self.model is None or not self.n and not is_resumed:
-            self.model, self.loss_fn = self._copy(learn, 'model'), None
-        if self.loss_fn is None and trains_loss(learn):
-            self.loss_fn = self._copy(learn, 'loss_fn')
-        self._owner = ref(learn.model)
-        ours = self._tensors(self.model, self.loss_fn)
-        self._pairs = tuple(zip(ours, self._tensors(learn.model, learn.loss_fn)))
-        if any([o.shape for o in a] != [o.shape for o in b] for a, b in self._pairs):
-            raise ValueError(f'the model is not the one that {self.name} averages: its tensors have '
-                             f'changed. Add a new {self.name}()')
-
-    def _copy(self, learn, name):
-        res = learn.world.copy(getattr(learn, name)).requires_grad_(False).eval()
-        if self._state.get(name) is not None: _load(res, self._state, name)
-        return res
-
-    def _tensors(self, model, loss_fn):
-        modules = [model] if self.loss_fn is None else [model, loss_fn]
-        return [sum(sides, []) for sides in zip(*(_tensors_of(m, self.buffers) for m in modules))]
 
     def after_step(self, learn: Learner) -> None:
         if not learn.stepped: return
@@ -129,40 +174,6 @@ class EMA(Hook):
         if self.model is None: return nxt()
         nxt(self.model, loss_fn if self.loss_fn is None else self.loss_fn)
 
-    def after_fit(self, learn: Learner) -> None: self._pairs = None
-
-    def copy_to(self,
-        model: nn.Module,  # of the same kind
-    ) -> None:
-        "Copy the averaged weights and buffers to `model`"
-        if self.model is None:
-            raise RuntimeError('there is no average yet: it is made when the first fit begins')
-        model.load_state_dict(self.model.state_dict())
-        set_buffers(model, unsaved_buffers(self.model))
-
-    def state_dict(self) -> dict:
-        modules = {'model': self.model, 'loss_fn': self.loss_fn}
-        states = {k: None if o is None else o.state_dict() for k, o in modules.items()}
-        unsaved = {k: unsaved_buffers(o) for k, o in modules.items() if o is not None}
-        unsaved = {k: o for k, o in unsaved.items() if o}
-        return {'n': self.n, **states, **self._state, **({'unsaved': unsaved} if unsaved else {})}
-
-    def take_state(self, state: dict) -> None:
-        self._owner = None      # it is of the model that was loaded with it
-        self.set_average(state)
-
-    def set_average(self,
-        state: dict,  # what `state_dict` returned
-    ) -> None:
-        "Return to an earlier average of the same model"
-        self.n, state = state['n'], {'loss_fn': None, **{k: v for k, v in state.items() if k != 'n'}}
-        modules = {'model': self.model, 'loss_fn': self.loss_fn}
-        if self.model is None or any((o is None) != (state[k] is None) for k, o in modules.items()):
-            self.model, self.loss_fn, self._state = None, None, state
-            return
-        for k, o in modules.items():
-            if o is not None: _load(o, state, k)
-
 # %% ../../nbs/features/03_ema.ipynb #11483610
 def average_hook(learn: Learner) -> EMA | None:
     "Return the hook that averages the weights; None if there is none"
@@ -177,7 +188,7 @@ class SWA(EMA):
         *,
         buffers: str = 'average',  # as in `EMA`
     ):
-        self._init(start, buffers)
+        _Average.__init__(self, start, buffers)
         self.every = as_count('every', every)
 
     def share(self) -> float: return 1/(self.n + 1)

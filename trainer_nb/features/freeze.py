@@ -7,7 +7,6 @@ __all__ = ['Unfreeze', 'Freeze', 'FreezeBN']
 
 # %% ../../nbs/features/05_freeze.ipynb #74b90b11
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from ..base import BATCH_NORMS
 from ..loop import Hook, Learner, as_count, found_names, matching, named_parameters, trained
@@ -35,19 +34,16 @@ class Unfreeze(Hook):
             'are never averaged')
         named, self.waiting = named_parameters(trained(learn), remove_duplicate=False), {}
         for epoch, patterns in sorted(self.stages.items()):
-            found = [found_names(f'Unfreeze({o!r})', o, named, learn.model) for o in patterns]
-            for name in chain.from_iterable(found):
-                p = named[name]
-                if p.requires_grad or name in self.held: self.waiting.setdefault(p, epoch)
+            for o in patterns:
+                for name in found_names(f'Unfreeze({o!r})', o, named, learn.model):
+                    p = named[name]
+                    if p.requires_grad or name in self.held: self.waiting.setdefault(p, epoch)
         self.held = [name for name, p in named.items() if p in self.waiting]
         if not any(p.requires_grad and p not in self.waiting for p in named.values()):
             raise ValueError('Unfreeze leaves nothing to train in the first epoch')
-        self._set(learn)
+        self.before_epoch(learn)
 
-    def before_epoch(self, learn: Learner) -> None: self._set(learn)
-
-    def _set(self, learn):
-        "Freeze what waits, and unfreeze what begins"
+    def before_epoch(self, learn: Learner) -> None:
         for p, epoch in self.waiting.items():
             p.requires_grad_(learn.state.epoch >= epoch)
             if not p.requires_grad: p.grad = None

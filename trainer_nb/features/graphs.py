@@ -71,23 +71,21 @@ def _origin(step):
 class Functions:
     "Functions that torch compiles for a hook, each once, and what it does not compile"
     def __init__(self, mode: str | None, backend: str | Callable, dynamic: bool | None):
-        self.mode, self.backend, self.dynamic = mode, backend, dynamic
+        self.mode, self.how = mode, {'backend': backend, 'dynamic': dynamic}
         self.made, self.called = {}, set()          # by key; (function, …) of those that have run
-        self.errors, self.uses_graphs = (), False   # exceptions if torch cannot; CUDA graphs?
+        self.errors, self.has_graphs = (), False   # exceptions if torch cannot; CUDA graphs?
         self.reasons, self.time_s = [], 0.      # what is not compiled; seconds of first calls
 
     def begin(self, device: torch.device) -> None:
         "Start counting for a new fit"
         self.errors, self.reasons, self.time_s = compile_errors(), [], 0.
-        has_graphs = self.mode in ('reduce-overhead', 'max-autotune')
-        self.uses_graphs = has_graphs and device.type == 'cuda'
+        self.has_graphs = device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
 
     def compiled(self, f: Callable, key: Any, fullgraph: bool = False) -> Callable:
         "Compile `f`, or reuse what an earlier fit compiled"
         if key not in self.made:
-            options = compile_options(self.mode) if self.backend == 'inductor' else {}
-            self.made[key] = torch.compile(_fresh(f), fullgraph=fullgraph, dynamic=self.dynamic,
-                                           backend=self.backend, **options)
+            options = compile_options(self.mode) if self.how['backend'] == 'inductor' else {}
+            self.made[key] = torch.compile(_fresh(f), fullgraph=fullgraph, **self.how, **options)
         return self.made[key]
 
     def call(self, learn: Learner, key: Any, f: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -191,7 +189,7 @@ class CompiledStep:
         for p, g in zip(self.params, self.buffers): p.grad = g      # for the step in the same graph
         if self.optimizer is None: result, self.grads = self.functions.call(learn, f, f, batch)
         else: result, self.grads = self.optimizer.call(learn, f, batch)
-        if self.functions.uses_graphs: result = map_tensors(Tensor.clone, result)
+        if self.functions.has_graphs: result = map_tensors(Tensor.clone, result)
         self.loss = result['loss']
         return result
 

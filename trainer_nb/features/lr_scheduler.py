@@ -31,8 +31,6 @@ def stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return res
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #b757e901
-def _first_name(f): return next(iter(needed_names(f)), '')
-
 class _ByStep:
     "Set the rate that a function of the step returns; smaller groups keep their ratio to it"
     def __init__(self, opt, f):
@@ -65,24 +63,25 @@ class _Counted:
         self.sched.load_state_dict(state['sched'])
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #682afaf9
-def _check_scheduler(sched, step):
-    "Refuse an object that cannot be stepped as `LRScheduler` does"
-    inner = sched.sched if isinstance(sched, _Counted) else sched
-    name = type(inner).__name__
+def _steppable(sched, step):
+    "Return a scheduler with the `step` that `LRScheduler` calls; raises TypeError or ValueError"
+    name = type(sched).__name__
     if not callable(getattr(sched, 'step', None)):
         raise TypeError(f'LRScheduler made a {name}: expected a scheduler; does the function return '
                         'it? A function of the step number names its parameter so, `lambda step: ...`')
-    if isinstance(inner, torch.optim.lr_scheduler.ReduceLROnPlateau) and step != 'metric':
+    if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and step != 'metric':
         raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
-    if getattr(inner, 't_in_epochs', False) and step == 'step': raise ValueError(
+    if getattr(sched, 't_in_epochs', False) and step == 'step': raise ValueError(
         f'{name} counts epochs, and is stepped after each optimizer step: pass '
         "LRScheduler(..., step='epoch'), or make it with t_in_epochs=False")
-    if inner is not sched: return
+    if needed_names(sched.step)[:1] in (['epoch'], ['step'], ['num_updates']):
+        return _Counted(sched, step == 'step')
     try: signature(sched.step).bind(*[0.]*(step == 'metric'))
     except TypeError as e: raise TypeError(
         f'{name}.step{signature(sched.step)} cannot be called as LRScheduler does, '
         f'step({"value" if step == "metric" else ""}): {e}. Let the function return an object with such '
         'a step, state_dict and load_state_dict, or step it in a hook, LambdaHook(after_step=...)') from None
+    return sched
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
@@ -105,7 +104,7 @@ class LRScheduler(Scheduler):
     ):
         if step not in ('step', 'epoch', 'metric'):
             raise ValueError(f"step is {step!r}: expected 'step', 'epoch' or 'metric'")
-        if callable(make) and _first_name(make) == 'step': make = partial(_ByStep, f=make)
+        if callable(make) and needed_names(make)[:1] == ['step']: make = partial(_ByStep, f=make)
         if not callable(make) or isinstance(make, type):
             raise TypeError(f'LRScheduler got {make!r}: expected a function that makes a scheduler, as '
                             '`lambda opt: StepLR(opt, 10)`, or one of the step, `lambda step: .1/(1 + step)`')
@@ -149,14 +148,11 @@ class LRScheduler(Scheduler):
     def _check_rates(self, learn):
         for name, opt in self.optimizers(learn).items():
             for lr in (g['lr'] for g in opt.param_groups if not isinstance(g['lr'], Tensor)):
-                if 0 <= lr < math.inf or self._is_over(learn): continue
+                if 0 <= lr < math.inf: continue
+                n = planned_steps(learn, self.since)    # torch may set a rate after the last step
+                if n is not None and learn.state.optimizer_step - self.since[0] >= n: continue
                 raise ValueError(f'{type(self.scheds[name]).__name__} sets the learning rate {lr}: '
                                  'expected a finite number, 0 or more')
-
-    def _is_over(self, learn):
-        "Return whether no step is left, so that a rate that torch has set for one is not used"
-        n = planned_steps(learn, self.since)
-        return n is not None and learn.state.optimizer_step - self.since[0] >= n
 
     def _make(self, learn):
         if self.scheds: return
@@ -204,9 +200,7 @@ class LRScheduler(Scheduler):
     def _made(self, name, opt, n):
         sched = self.make(opt) if n is None else self.make(opt, n)
         before, now = self.classes.get(name), type(sched).__name__
-        if _first_name(getattr(sched, 'step', None)) in ('epoch', 'step', 'num_updates'):
-            sched = _Counted(sched, self.step == 'step')
-        _check_scheduler(sched, self.step)
+        sched = _steppable(sched, self.step)
         if before not in (None, now): raise ValueError(
             f'LRScheduler makes a {now}, and the fit that is resumed had a {before}: '
             'make the same one to resume, or begin a new fit')
@@ -223,6 +217,5 @@ class LRScheduler(Scheduler):
         return {**super().state_dict(), 'scheds': scheds or self.pending}
 
     def take_state(self, state: dict) -> None:
-        super().take_state(state)
+        super().take_state({'n': None, 'classes': {}, **state})     # older files have neither
         self.scheds, self.pending = {}, state['scheds']
-        self.n, self.classes = state.get('n'), state.get('classes', {})  # not there in older files

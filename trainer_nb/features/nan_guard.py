@@ -55,9 +55,7 @@ def _largest(tensors):
 # %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
 def _where(learn): return learn.state.epoch, learn.state.batch_idx
 
-def _buffers(learn):
-    "List the buffers of the model and the loss function"
-    return sum([list(m.buffers()) for m in trained(learn)], [])
+def _buffers(modules): return sum([list(m.buffers()) for m in modules], [])
 
 def _first(values, start, none, device):
     "Return `start` plus the index of the first value that is not finite, or `none`, on the device"
@@ -66,35 +64,22 @@ def _first(values, start, none, device):
     places = torch.arange(start, start + len(values), device=values.device)
     return torch.where(values.isfinite(), none, places).min()
 
-# %% ../../nbs/features/04_nan_guard.ipynb #dcb5d53c
+# %% ../../nbs/features/04_nan_guard.ipynb #f61784f8
 _SHIFT, _NEVER = 2**20, 2**62  # base of the digits of a code; larger than any code: all was finite
 
-class NaNGuard(Hook):
-    "Skip all steps from the first whose loss or gradients are not finite; soon raise FloatingPointError"
-    unique, in_dry_run, provides = True, False, ('guard',)
-    ord, runs_before = -20, ('GradNorm', 'GradClip')
-    only_looks = 'after_loss',      # changes nothing there, see `Compile`
-    def __init__(self,
-        every: int = 100,  # ≥ 1: steps between two looks of the host, and before a validation; a single
-                           # process also looks once a second
-    ):
-        self.every = as_count('NaNGuard(every)', every)
-        self._reset()
+def _code(check, values, inputs, device):
+    "Return the code of a check with these values; `_NEVER` or more if all of them are finite"
+    value = _first(values, check*_SHIFT, _NEVER//_SHIFT, device)
+    return value*_SHIFT + _first(inputs, 0, _SHIFT - 1, device)
 
-    def _reset(self):
+# %% ../../nbs/features/04_nan_guard.ipynb #2585ae92
+class _Watch(Hook):
+    "Let the device note the first loss or gradient that is not finite"
+    def _begin(self, modules=()):
         self.first = None                  # code of the first failure, on the device
-        self.n_checks, self.log = 0, {}    # check → (values, inputs, optimizer's step and name)
-        self.born = []                     # (check, optimizer, parameters whose state its step created)
+        self.log = []                      # of checks: (values, inputs, steps, optimizer, new)
         self.losses, self.inputs = [], []  # not checked yet: (where, name, largest absolute value)
-        self.names = {}                    # parameter → name
-        self.kept, self.buffers = {}, []   # copies to restore
-        self.since, self.looked = 0, perf_counter()     # steps since the last look, and its time
-
-    def before_fit(self, learn: Learner) -> None:
-        refuse_closures(learn, 'NaNGuard', 'such a step cannot be skipped in the middle')
-        self._reset()
-        self.names = {p: name for name, p in named_parameters(trained(learn)).items()}
-        self.buffers = [b.detach().clone() for b in _buffers(learn)]
+        self.names = {p: name for name, p in named_parameters(modules).items()}
 
     def before_step(self, learn: Learner) -> None:
         if not learn.training: return
@@ -114,93 +99,118 @@ class NaNGuard(Hook):
         self.losses = [o for o in self.losses if o[0] != where]
         self.inputs = [o for o in self.inputs if o[0] != where]
 
+    def _check(self, learn, opt=None, params=()):  # 0-d bool tensor: was everything finite so far?
+        "Check the losses since the last check, and gradients of `params`, before a step of `opt`"
+        moved = [p for p in params if p.grad is not None and p.grad.numel()]
+        new = [p for p in params if p not in opt.state]     # the step creates their state
+        losses, inputs, where = self.losses, self.inputs, _where(learn)
+        names = [(where, f"the gradient of {self.names.get(p, 'a parameter')}") for p in moved]
+        values = [o[2] for o in losses] + _largest([p.grad for p in moved])
+        code = learn.world.least(_code(len(self.log), values, [o[2] for o in inputs], learn.device))
+        self.first = code if self.first is None else torch.minimum(self.first, code)
+        self.log.append(([o[:2] for o in losses] + names, [o[:2] for o in inputs],
+                         learn.state.optimizer_step, opt, new))
+        self.losses, self.inputs = [], []
+        return self.first >= _NEVER
+
+# %% ../../nbs/features/04_nan_guard.ipynb #8b2aa2f3
+def _take(opt, params, nxt, ok, kept):
+    "Take a step by `nxt` if `ok`, which only the device knows; `kept`: memory for copies"
+    if takes_found_inf(opt):
+        opt.found_inf = (~ok).float()
+        try: return nxt()
+        finally: del opt.found_inf
+    now = [*params]
+    for p in params:
+        state = opt.state[p].values() if p in opt.state else ()
+        now += [o for o in state if isinstance(o, Tensor) and o.device == p.device]
+    now = [local(o.detach()) for o in now]
+    if len(kept) == len(now): each_('copy', kept, now)
+    else: kept[:] = [o.clone() for o in now]
+    stepped = nxt()
+    _choose_(ok, now, kept)
+    return stepped
+
+# %% ../../nbs/features/04_nan_guard.ipynb #2da0b966
+class _Skip(_Watch):
+    "Skip all steps from the first failure on, and keep the buffers before it"
+    def _begin(self, modules=()):
+        super()._begin(modules)
+        self.kept = {}      # optimizer's name → memory for copies
+        self.buffers = [b.detach().clone() for b in _buffers(modules)]
+
+    def before_fit(self, learn: Learner) -> None:
+        refuse_closures(learn, 'NaNGuard', 'such a step cannot be skipped in the middle')
+        self._begin(trained(learn))
+
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
-        moved = [p for p in parameters(learn.opt) if p.grad is not None and p.grad.numel()]
-        names = [self.names.get(p, 'a parameter') for p in moved]
-        ok = self._check(learn, names, _largest([p.grad for p in moved]))
-        stepped = self._step(learn, nxt, ok)
+        opt = learn.opt
+        params = parameters(opt)
+        ok = self._check(learn, opt, params)
+        stepped = _take(opt, params, nxt, ok, self.kept.setdefault(learn.opt_name, []))
         if self.buffers:
-            now = _buffers(learn)
+            now = _buffers(trained(learn))
             _choose_(ok, now, self.buffers)
             each_('copy', self.buffers, now)
         return stepped
 
-    def _check(self, learn, names, values):  # 0-d bool tensor: was everything finite so far?
-        "Check the losses since the last step and the gradients `values`, called `names`"
-        where = _where(learn)
-        watched = [o[:2] for o in self.losses] + [(where, f'the gradient of {o}') for o in names]
-        inputs = [o[:2] for o in self.inputs]
-        self.log[self.n_checks] = watched, inputs, learn.state.optimizer_step, learn.opt_name
-        values, start = [o[2] for o in self.losses] + values, self.n_checks*_SHIFT
-        value = _first(values, start, _NEVER//_SHIFT, learn.device)
-        place = _first([o[2] for o in self.inputs], 0, _SHIFT - 1, learn.device)
-        code = learn.world.least(value*_SHIFT + place)    # `value` has two digits, or makes it ≥ _NEVER
-        self.first = code if self.first is None else torch.minimum(self.first, code)
-        self.losses, self.inputs = [], []
-        self.n_checks += 1
-        return self.first >= _NEVER
+    def _undo(self, learn, log):
+        "Undo what the host counted after a failure, and what later batches did to buffers"
+        for *_, opt, new in log:
+            for p in new: opt.state.pop(p, None)    # the step made it
+            for p, state in opt.state.items() if opt is not None else ():
+                if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= 1
+        learn.state.optimizer_step = log[0][2]
+        if self.buffers: each_('copy', _buffers(trained(learn)), self.buffers)
 
-    def _step(self, learn, nxt, ok):
-        "Take the step if `ok`, which only the device knows"
-        opt, params = learn.opt, parameters(learn.opt)
-        if new := [p for p in params if p not in opt.state]: self.born.append((self.n_checks - 1, opt, new))
-        if takes_found_inf(opt):
-            opt.found_inf = (~ok).float()
-            try: return nxt()
-            finally: del opt.found_inf
-        now = [*params]
-        for p in params:
-            state = opt.state[p].values() if p in opt.state else ()
-            now += [o for o in state if isinstance(o, Tensor) and o.device == p.device]
-        now = [local(o.detach()) for o in now]
-        kept = self.kept.get(learn.opt_name, ())
-        if len(kept) == len(now): each_('copy', kept, now)
-        else: kept = self.kept[learn.opt_name] = [o.clone() for o in now]
-        stepped = nxt()
-        _choose_(ok, now, kept)
-        return stepped
+# %% ../../nbs/features/04_nan_guard.ipynb #e4a66ef7
+def _message(check, value, place):
+    "Name what was not finite in a check of the log"
+    values, inputs, step = check[:3]
+    (epoch, batch), name = values[value]
+    text = f'{name} is not finite in epoch {epoch}, batch {batch}, after {step} optimizer steps.'
+    if place < len(inputs):
+        (_, batch), name = inputs[place]
+        text += f' {name}, as the loader yielded it in batch {batch}, holds nan or inf, too.'
+    return f'{text} Weights, buffers and optimizers are as those {step} steps left them.'
+
+# %% ../../nbs/features/04_nan_guard.ipynb #dcb5d53c
+class NaNGuard(_Skip):
+    "Skip all steps from the first whose loss or gradients are not finite; soon raise FloatingPointError"
+    unique, in_dry_run, provides = True, False, ('guard',)
+    ord, runs_before = -20, ('GradNorm', 'GradClip')
+    only_looks = 'after_loss',      # changes nothing there, see `Compile`
+    def __init__(self,
+        every: int = 100,  # ≥ 1: steps between two looks of the host, and before a validation; a single
+                           # process also looks once a second
+    ):
+        self.every = as_count('NaNGuard(every)', every)
+        self._begin()
+
+    def _begin(self, modules=()):
+        super()._begin(modules)
+        self.since, self.looked = 0, perf_counter()     # steps since the last look, and its time
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
         self.since += 1
-        if len(self.losses) >= self.every: self._check(learn, [], [])       # a scaler may skip many steps
+        if len(self.losses) >= self.every: self._check(learn)        # a scaler may skip many steps
         is_late = learn.world.size == 1 and perf_counter() - self.looked > 1    # clocks of ranks differ
         if self.since >= self.every or is_late: self.look(learn)
-
     def before_valid(self, learn: Learner) -> None: self.look(learn)
     def after_epoch(self, learn: Learner) -> None: self.look(learn)
     def after_fit(self, learn: Learner) -> None:
         try:
             if learn.cancelled != 'error': self.look(learn)
-        finally: self._reset()
+        finally: self._begin()
 
     def look(self, learn: Learner) -> None:  # raises FloatingPointError
         "Read whether everything was finite so far; if not, name what was not"
         self.since, self.looked = 0, perf_counter()
         if self.first is None: return
-        code = int(self.first)      # the only read
-        if code < _NEVER: self._fail(learn, code)
-        self.first, self.n_checks = None, 0
-        self.log.clear()
-        self.born.clear()
-
-    def _fail(self, learn, code):
-        "Undo what the host and BatchNorm counted since the failure, and raise"
-        code, place = divmod(code, _SHIFT)
+        code, place = divmod(int(self.first), _SHIFT)       # the only read
         check, value = divmod(code, _SHIFT)
-        watched, inputs, step = self.log[check][:3]
-        for c, opt, params in self.born:
-            for p in params if c >= check else (): opt.state.pop(p, None)
-        for name, opt in learn.opts.items():  # step counters on the host include the skipped steps
-            skipped = sum(o[3] == name for c, o in self.log.items() if c >= check)
-            for p, state in opt.state.items():
-                if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= skipped
-        if self.buffers: each_('copy', _buffers(learn), self.buffers)   # batches without a step changed them
-        learn.state.optimizer_step, self.first = step, None
-        (epoch, batch), name = watched[value]
-        text = f'{name} is not finite in epoch {epoch}, batch {batch}, after {step} optimizer steps.'
-        if place < len(inputs):
-            (_, batch), name = inputs[place]
-            text += f' {name}, as the loader yielded it in batch {batch}, holds nan or inf, too.'
-        raise FloatingPointError(
-            f'{text} Weights, buffers and optimizers are as those {step} steps left them.')
+        log, self.first, self.log = self.log, None, []
+        if check >= len(log): return        # all was finite
+        self._undo(learn, log[check:])
+        raise FloatingPointError(_message(log[check], value, place))

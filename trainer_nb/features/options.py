@@ -95,8 +95,7 @@ class Options:
     def __init__(self, opt: torch.optim.Optimizer, n_moved: int = 4, is_single: bool = False):
         self.opt, self.is_single = opt, is_single       # single: the code updates one parameter at a time
         self.moved, self.fixed = _MOVED[:n_moved], _MOVED[n_moved:]     # tensors, and constants
-        self._constants = _values(opt, self.fixed)
-        self._now, self._tensors = None, []     # values of `moved`; by group, what replaces them
+        self._constants, self._now = _values(opt, self.fixed), None     # now: values of `moved`
 
     def with_fewer(self) -> 'Options | None':
         "Make one more option a constant; None if that is not possible"

@@ -38,10 +38,8 @@ class ProfileTable:
         "Return the seconds per step"
         return sum(o.time_s for o in self.rows)/max(self.n_steps, 1)
 
-    def share(self,
-        point: str,  # value of the first column, such as 'waiting' or 'do_step'
-    ) -> float:      # in [0, 1]
-        "Return the share of the time spent there, including hooks"
+    def share(self, point: str) -> float:   # in [0, 1]
+        "Return the share of the time at a point, such as 'waiting' or 'do_step', including hooks"
         if not self.n_steps: return 0.
         return sum(o.time_s for o in self.rows if o.point == point)/self.n_steps/self.time_s
 
@@ -78,78 +76,73 @@ _STEP_NAMES = {
 def _finish(device):
     if device.type != 'cpu': torch.get_device_module(device).synchronize()
 
-class _Times:
-    "Seconds and calls of the steps, and of all hooks but one, while it is open"
-    def __init__(self, hook):
-        self.hook = hook          # left out
-        self.n = self.n_open = 0  # training batches measured; those since it was opened
-        self.mark = None          # what `_now` returned when it was opened; None: it is closed
-        self.spent, self.sums = Counter(), Counter()    # seconds and calls: of each step; of all
+def _others(learn, hook, *points):
+    "List the calls of all hooks but one at these points"
+    calls = chain.from_iterable(map(learn.calls.at.get, points))
+    return [c for c in calls if c.hook is not hook]
 
-    def _others(self, learn, *points):
-        calls = chain.from_iterable(map(learn.calls.at.get, points))
-        return [(c.point, c) for c in calls if c.hook is not self.hook]
+def _so_far(learn, hook, pass_):
+    "Return all seconds and calls until now, which only grow; `hook` is the one that measures"
+    _finish(learn.device)
+    res = Counter({'all': perf_counter(), 'waiting': pass_.wait_s})
+    if learn.device.type == 'cpu':      # elsewhere its own time is that of the device
+        calls = chain.from_iterable(learn.calls.at.values())
+        res['own'] = sum(c.time_s for c in calls if c.hook is hook)
+    for c in _others(learn, hook, *LIFECYCLE):
+        res[c.point, c.hook.name] += c.time_s
+        res['n', c.point, c.hook.name] += c.n
+    return res
+
+# %% ../../nbs/features/08_profile.ipynb #4e21ee17
+def _rows(sums, n, loader):
+    "Make the rows of a table of `n` batches; `sums`: seconds by place, and calls by ('n', *place)"
+    rows = [ProfileRow('waiting', f'for data, from a {loader}', n, sums['waiting'])]
+    for p in LIFECYCLE:
+        if sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
+        hooks = [k[2] for k, calls in sums.items() if k[:2] == ('n', p) and len(k) == 3 and calls]
+        rows += [ProfileRow(p, o, sums['n', p, o], max(sums[p, o], 0.)) for o in hooks]
+    gap = max(sums['all'] - sums['own'] - sum(o.time_s for o in rows), 0.)
+    return [*rows, ProfileRow('between', 'the loop: batch to the device, metrics, history', n, gap)]
+
+# %% ../../nbs/features/08_profile.ipynb #876b102e
+class _Measurement:
+    "Seconds and calls of some training batches: of each step, of each hook, of waiting, and in all"
+    def __init__(self, hook):
+        self.hook = hook          # which measures, and is left out
+        self.n = self.n_open = 0  # training batches measured; those since it was opened
+        self.mark = None          # what `_so_far` returned when it was opened; None: it is closed
+        self.steps, self.sums = Counter(), Counter()    # of the steps since then; of all batches
+
+    def open(self, learn, pass_):
+        "Start to measure, or resume"
+        self.pass_, self.n_open, self.steps = pass_, 0, Counter()
+        self.mark = _so_far(learn, self.hook, pass_)
 
     def around(self, point, learn, nxt):
         "Run a step and time it"
         if self.mark is None: return nxt()
-        inside = self._others(learn, point, *(['after_pred'] if point == 'do_step' else []))
-        def others_s(): return sum(c.time_s for _, c in inside)
+        inside = _others(learn, self.hook, point, *(['after_pred'] if point == 'do_step' else []))
+        def others_s(): return sum(c.time_s for c in inside)
         _finish(learn.device)
         start, before = perf_counter(), others_s()
         try: return nxt()
         finally:
             _finish(learn.device)
-            self.spent[point] += perf_counter() - start - (others_s() - before)
-            self.spent['n', point] += 1
-
-# %% ../../nbs/features/08_profile.ipynb #876b102e
-class _Measurement(_Times):
-    "The times of some training steps, as rows of a table"
-    def open(self, learn, pass_):
-        "Start to measure, or resume"
-        self.pass_ = pass_
-        self.mark, self.n_open = self._now(learn), 0
+            self.steps[point] += perf_counter() - start - (others_s() - before)
+            self.steps['n', point] += 1
 
     def close(self, learn):
         "Add the time since it was opened"
         if self.mark is None: return
-        now = self._now(learn)
+        now = _so_far(learn, self.hook, self.pass_)
         now.subtract(self.mark)
-        self.sums.update(now)
+        for o in now, self.steps: self.sums.update(o)
         self.n += self.n_open
         self.drop()
 
     def drop(self):
         "Leave out the time since it was opened"
         self.mark = self.pass_ = None
-
-    def _now(self, learn):
-        _finish(learn.device)
-        res = Counter(self.spent)
-        res['all'], res['waiting'] = perf_counter(), self.pass_.wait_s
-        calls = chain.from_iterable(learn.calls.at.values())
-        res['own'] = sum(c.time_s for c in calls if c.hook is self.hook)
-        for p, c in self._others(learn, *LIFECYCLE):
-            res[p, c.hook.name] += c.time_s
-            res['n', p, c.hook.name] += c.n
-        return res
-
-    def rows(self, learn):
-        "Return a list of `ProfileRow`"
-        sums, rows = self.sums, []
-        if not self.n: return rows
-        loader = type(source(learn.train_dl)).__name__
-        rows.append(ProfileRow('waiting', f'for data, from a {loader}', self.n, sums['waiting']))
-        for p in LIFECYCLE:
-            if sums['n', p]: rows.append(ProfileRow(p, _STEP_NAMES[p], sums['n', p], sums[p]))
-            for name in dict.fromkeys(c.hook.name for _, c in self._others(learn, p)):
-                n = sums['n', p, name]
-                if n: rows.append(ProfileRow(p, name, n, max(sums[p, name], 0.)))
-        own = sums['own'] if learn.device.type == 'cpu' else 0.  # elsewhere it waits for the device
-        rest = max(sums['all'] - own - sum(o.time_s for o in rows), 0.)
-        what = 'the loop: batch to the device, metrics, history'
-        return [*rows, ProfileRow('between', what, self.n, rest)]
 
 # %% ../../nbs/features/08_profile.ipynb #9336fa05
 class _Trace:
@@ -173,34 +166,13 @@ class _Trace:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         self.profiler.export_chrome_trace(str(self.path))
 
-# %% ../../nbs/features/08_profile.ipynb #7edb822b
-class Profile(Hook):
-    "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
-    unique, in_dry_run, provides = True, False, ('profile',)
-    ord = -1000
-    only_looks = 'do_backward',
-    def __init__(self,
-        n_steps: int = 50,  # ≥ 1: number of training batches to measure
-        skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
-        trace: str | Path | None = None,    # file of torch's profiler, '.json', '.json.gz'; None: none
-        n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
-    ):
-        for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
-            if isinstance(n, int) and n >= least: continue
-            raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
-        self.n_steps, self.skip = n_steps, skip
-        self.trace, self.n_traced = trace, n_traced
-        self._begin()
-
+# %% ../../nbs/features/08_profile.ipynb #23db8199
+class _Measuring(Hook):
+    "Time some training batches, then trace some"
     def _begin(self):
         self.table, self.n_seen = ProfileTable([], 0), 0    # n_seen: training batches of the fit
         self._times = _Measurement(self)
         self._trace = _Trace(self.trace, self.skip + self.n_steps, self.n_traced)
-
-    @property
-    def profiler(self) -> torch.profiler.profile | None:
-        "torch's profiler of the trace; None if it has not begun"
-        return self._trace.profiler
 
     def _measure(self, learn):
         "Start or resume measuring, if it is time"
@@ -234,10 +206,35 @@ class Profile(Hook):
     def after_epoch(self, learn: Learner) -> None: self._times.close(learn)
     def after_cancel(self, learn: Learner) -> None: self._times.drop()    # the batch did not finish
 
+# %% ../../nbs/features/08_profile.ipynb #7edb822b
+class Profile(_Measuring):
+    "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
+    unique, in_dry_run, provides = True, False, ('profile',)
+    ord = -1000
+    only_looks = 'do_backward',
+    def __init__(self,
+        n_steps: int = 50,  # ≥ 1: number of training batches to measure
+        skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up
+        trace: str | Path | None = None,    # file of torch's profiler, '.json', '.json.gz'; None: none
+        n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones
+    ):
+        for name, n, least in ('n_steps', n_steps, 1), ('skip', skip, 0), ('n_traced', n_traced, 1):
+            if isinstance(n, int) and n >= least: continue
+            raise ValueError(f'Profile({name}) is {n!r}: expected a whole number of {least} or more')
+        self.n_steps, self.skip = n_steps, skip
+        self.trace, self.n_traced = trace, n_traced
+        self._begin()
+
+    @property
+    def profiler(self) -> torch.profiler.profile | None:
+        "torch's profiler of the trace; None if it has not begun"
+        return self._trace.profiler
+
     def after_fit(self, learn: Learner) -> None:
         times, trace = self._times, self._trace
         trace.stop()
-        self.table = ProfileTable(times.rows(learn), times.n)
+        loader = type(source(learn.train_dl)).__name__
+        if times.n: self.table = ProfileTable(_rows(times.sums, times.n, loader), times.n)
         times.drop()
         if self.trace and trace.profiler is None and learn.cancelled is None:
             print(f'Profile: no trace, since it begins after {trace.first} batches, '

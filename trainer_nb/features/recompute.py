@@ -30,16 +30,9 @@ def _find_blocks(model, patterns, who):
                              f'{did_you_mean(pattern, modules)}')
         for name in names:
             refuse_script(modules[name], who)
-            found |= _callable(name, modules[name])
+            if type(modules[name]).forward is not nn.Module.forward: found[name] = modules[name]
     def is_inside(name): return any(name.startswith(o + '.') for o in found)
     return {name: m for name, m in found.items() if not is_inside(name)}
-
-def _callable(name, m):
-    "dict: name → module, of a module with a forward of its own, or of those in a container"
-    if type(m).forward is not nn.Module.forward: return {name: m}
-    res = {}
-    for k, child in m.named_children(): res |= _callable(f'{name}.{k}', child)
-    return res
 
 # %% ../../nbs/features/11_recompute.ipynb #807080b3
 class _Blocks(Hook):

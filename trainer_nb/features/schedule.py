@@ -96,17 +96,22 @@ def set_group(group: dict, values: dict) -> None:
     for k in group.keys() - values.keys() - {'params'}: del group[k]
     for k, v in values.items(): set_option(group, k, v)
 
+def _put_back(opts, held, owners):
+    "Restore groups by their optimizer's name, unless it no longer belongs to the same owner"
+    for name, groups in held.items():
+        opt = opts.get(name)
+        if opt is None or owners.get(name, opt) is not opt: continue
+        for g, old in zip(opt.param_groups, groups): set_group(g, old)
+
 # %% ../../nbs/features/06_schedule.ipynb #1b8a2701
 class Scheduler(Hook):
     "Base class of hooks that set learning rates, between two batches"
     ord, reacts = 50, False    # reacts: whether it reacts to a metric, instead of following a plan
     state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]})}
-
     def __init__(self, n_steps: Any, opt: Any):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
-        self.since = None  # (optimizer step, epoch) at the fit's start
-        self.held = None   # optimizer's name → values of its groups at the fit's start
-        self._of = {}      # name → optimizer of these groups; none if they are from a checkpoint
+        self.since = None       # (optimizer step, epoch) at the fit's start
+        self.held, self._of = None, {}  # name → its groups' values then; its optimizer
 
     def optimizers(self, learn: Learner) -> dict[str, torch.optim.Optimizer]:
         "Return the optimizers to schedule"
@@ -128,21 +133,41 @@ class Scheduler(Hook):
     def n_planned(self, learn: Learner, unit: str = 'step') -> int:
         "Count the steps, or epochs, of the whole fit; raises ValueError if their number is unknown"
         n = planned_steps(learn, self.since, unit) if self.n_steps is None else self.n_steps
-        if n is None:
-            raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl '
-                             'has no length: pass n_steps, or fit(max_steps=...)')
-        return n
+        if n is not None: return n
+        raise ValueError(f'{self.name} does not know how many {unit}s there will be, as train_dl '
+                         'has no length: pass n_steps, or fit(max_steps=...)')
 
     def after_fit(self, learn: Learner) -> None:
         if learn.cancelled not in RESUMABLE: self.put_back(learn)
-
     def put_back(self, learn: Learner) -> None:
         "Restore the values of the param groups"
-        for name, groups in (self.held or {}).items():
-            opt = learn.opts.get(name)
-            if opt is None or self._of.get(name, opt) is not opt: continue      # it was replaced
-            for g, old in zip(opt.param_groups, groups): set_group(g, old)
+        _put_back(learn.opts, self.held or {}, self._of)
         self.since, self.held, self._of = None, None, {}
+
+# %% ../../nbs/features/06_schedule.ipynb #19b15f50
+def _refuse_second(learn, hook):
+    "Refuse a second schedule of the same optimizer; raises ValueError"
+    for h in learn.hooks:
+        if h is hook or not isinstance(h, Scheduler) or h.reacts: continue
+        both = hook.optimizers(learn).keys() & h.optimizers(learn).keys()
+        if both: raise ValueError(
+            f'{hook.name} and {h.name} both set the learning rate of {", ".join(map(repr, both))}: '
+            'remove one, or give each its own opt')
+
+def _check_lr_max(lr_max):
+    "Refuse what is neither a rate nor rates by optimizer or group; raises TypeError or ValueError"
+    by_name = lr_max if isinstance(lr_max, Mapping) else {'': lr_max}
+    if not by_name:
+        raise ValueError('lr_max is an empty dict: expected a number above 0 by optimizer')
+    for o in by_name.values():
+        for rate in o.values() if isinstance(o, Mapping) else [o]: as_rate('lr_max', rate)
+
+def _checked(hook, what, curve, pos, most):
+    "Return the value of a curve at a position; raises ValueError"
+    value = curve(pos)
+    if not isinstance(value, bool) and 0 <= value <= most and value < math.inf: return value
+    raise ValueError(f'{hook.name}: the {what} is {value} at position {pos:.4g} of the schedule: '
+                     f'expected a number from 0 to {most}')
 
 # %% ../../nbs/features/06_schedule.ipynb #64446b3a
 class Schedule(Scheduler):
@@ -161,27 +186,17 @@ class Schedule(Scheduler):
         opt: str | None = None,            # name of the only optimizer to schedule; None: all
     ):
         super().__init__(n_steps, opt)
-        if isinstance(lr_max, Mapping) and not lr_max:
-            raise ValueError('lr_max is an empty dict: expected a number above 0 by optimizer')
+        if lr_max is not None: _check_lr_max(lr_max)
         for name, o in dict(lr=lr, momentum=momentum).items():
             if o is None or callable(o): continue
             raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
-        if lr_max is not None:
-            for o in lr_max.values() if isinstance(lr_max, Mapping) else [lr_max]:
-                for rate in o.values() if isinstance(o, Mapping) else [o]: as_rate('lr_max', rate)
         self.lr, self.momentum, self.lr_max = lr, momentum, lr_max
         self.last, self.factors = {}, {}    # rates that were set; factors of others
         self.n = None       # steps of the fit, fixed at its start: stopping early changes no curve
         self.tops = {}      # optimizer's name → rates at factor 1 of its groups
 
     def before_fit(self, learn: Learner) -> None:
-        mine = self.optimizers(learn).keys()
-        for h in learn.hooks:
-            if h is self or not isinstance(h, Scheduler) or h.reacts: continue
-            both = mine & h.optimizers(learn).keys()
-            if both: raise ValueError(
-                f'{self.name} and {h.name} both set the learning rate of '
-                f'{", ".join(map(repr, both))}: remove one, or give each its own opt')
+        _refuse_second(learn, self)
         self.n, self.tops = None, {}
         for name, opt in self.optimizers(learn).items(): self._tops(learn, name, opt.param_groups)
         super().before_fit(learn)
@@ -200,7 +215,6 @@ class Schedule(Scheduler):
 
     def begin(self, learn: Learner) -> None:
         super().begin(learn)
-        self.tops = {}
         self.last, self.factors = {}, {name: [1.]*len(groups) for name, groups in self.held.items()}
 
     def after_step(self, learn: Learner) -> None:
@@ -212,18 +226,12 @@ class Schedule(Scheduler):
         pos = min((learn.state.optimizer_step - self.since[0])/max(self.n - 1, 1), 1.)
         for name, opt in self.optimizers(learn).items():
             if self.lr is not None:
-                factor = self._checked('factor of the learning rate', self.lr, pos, math.inf)
+                factor = _checked(self, 'factor of the learning rate', self.lr, pos, math.inf)
                 if name not in self.tops: self.tops[name] = self._tops(learn, name, self.held[name])
                 self._set_lrs(name, opt.param_groups, factor)
             if self.momentum is not None:
-                momentum = self._checked('momentum', self.momentum, pos, 1.)
+                momentum = _checked(self, 'momentum', self.momentum, pos, 1.)
                 self._set_momentum(learn, name, opt, momentum)
-
-    def _checked(self, what, curve, pos, most):
-        value = curve(pos)
-        if not isinstance(value, bool) and 0 <= value <= most and value < math.inf: return value
-        raise ValueError(f'{self.name}: the {what} is {value} at position {pos:.4g} of the '
-                         f'schedule: expected a number from 0 to {most}')
 
     def _set_lrs(self, name, groups, factor):
         factors = self.factors[name]

@@ -26,8 +26,7 @@ N_BINS, EDGE = 81, math.asinh(100.)     # bins; the outermost hold what is beyon
 def reach(bins: Tensor) -> int:
     "Count the bins on each side of 0 that a picture of shares, (n, layers, N_BINS), needs"
     used = bins.nan_to_num(0.).amax((0, 1)).nonzero().flatten()
-    most = (used - N_BINS//2).abs().max().item() if len(used) else 0
-    return min(max(most, 6) + 1, N_BINS//2)
+    return min(max([6, *(used - N_BINS//2).abs().tolist()]) + 1, N_BINS//2)
 
 def spread(n: int, most: int) -> list[int]:
     "Choose `most` of `n` layers evenly, the first and the last among them; return their indices"
@@ -121,8 +120,7 @@ def layers_figure(layers: list, at: list[int], values: dict[str, Tensor], most: 
             if name == 'update' and ax.axison: ax.axhline(1e-3, color=GREY, lw=.8, ls=':')
     for ax, title in zip(axes[0], ['outputs', *(title for title, _ in _CURVES.values())]):
         ax.set_title(title, fontsize=8, color=INK, pad=4)
-    n, m = len(shown), len(layers)
-    label = 'batch' if n == m else f'batch; {n} of {m} layers'
+    label = 'batch' if len(shown) == len(layers) else f'batch; {len(shown)} of {len(layers)} layers'
     strip.set_xlabel(label, fontsize=8, color=INK, labelpad=1)
     return fig
 
@@ -154,12 +152,9 @@ _COLORS = '#440154', '#3b528b', '#21918c', '#5ec962', '#fde725'       # of a str
 @cache
 def _palette():
     "256 colours, as bytes"
-    stops, res = [bytes.fromhex(o[1:]) for o in _COLORS], []
-    for i in range(256):
-        k, t = divmod(i*4/255, 1)
-        low, high = stops[int(k)], stops[min(int(k) + 1, 4)]
-        res += [round(a + (b - a)*t) for a, b in zip(low, high)]
-    return bytes(res)
+    stops = torch.tensor([[*bytes.fromhex(o[1:])] for o in _COLORS], dtype=torch.float64)
+    res = torch.nn.functional.interpolate(stops.T[None], 256, mode='linear', align_corners=True)
+    return bytes(res[0].T.round().int().flatten().tolist())
 
 def _strip_png(bins):
     "Draw histograms side by side, (n, bins), the highest values on top"
