@@ -469,7 +469,6 @@ def test_parts_are_written_while_training_goes_on(tmp_path, monkeypatch, whole_r
         (again := noisy(parted(), EMA(.9))).launch(2, M, resume=file)
         check_same(again, whole_run)
 
-@pytest.mark.soak
 def test_parts_and_errors(monkeypatch):
     """Where all fail in the same way, the weights are those of the last step. Where one is lost, its parts are;
     and this is said, not hidden"""

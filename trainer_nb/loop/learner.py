@@ -106,7 +106,8 @@ class Phase:
         "Drop all references to the learner's parts; the pass and its sums stay"
         self.clear()
         self.model = self.loss_fn = self.below = None
-        self.do = self.step_fn = self.result_of = self.last_loss = None
+        self.do = self.step_fn = None
+        self.result_of = self.last_loss = None
         self.requests = ()
 
     def run(self,

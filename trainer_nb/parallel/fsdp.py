@@ -220,15 +220,25 @@ def _unfused(opts, layout):
 _GONE = ('the shards of the weights on other ranks are lost, and the weights here are nan: '
          'load the last checkpoint, with learn.load(folder) or fit(..., resume=folder)')
 
+_FAILED = 1     # tag of the messages after an error
+
 def _nan(t):
     return torch.full(t.shape, torch.nan if t.is_floating_point() or t.is_complex() else 0, dtype=t.dtype)
 
-def _are_all_here(e, group, wait):
+def _exchange_messages(world):      # raises RuntimeError
+    "Exchange a message with every other rank in time; in a barrier, only rank 0 has a limit"
+    others, group = [o for o in range(world.size) if o != world.rank], world.control
+    sent = [dist.isend(torch.zeros(1), o, group, _FAILED) for o in others]
+    received = [dist.irecv(torch.empty(1), o, group, _FAILED) for o in others]
+    for o in sent + received: o.wait(world.WAIT)
+
+def _are_all_here(e, world):
     "Return whether all ranks can still communicate after an error here"
     if isinstance(e, TrainingInterrupted): return True
     if is_lost(e) or not isinstance(e, Exception): return False
-    try: return dist.monitored_barrier(group, wait) is None
+    try: _exchange_messages(world)
     except RuntimeError: return False
+    return True
 
 @contextmanager
 def _sharded(world, learn):
@@ -241,7 +251,7 @@ def _sharded(world, learn):
         _replace_parameters(learn.opts, held.parts, held.layout.cut)
         with _unfused(learn.opts, held.layout) as world.unfused: yield
     except BaseException as e:
-        if not (is_here := _are_all_here(e, world.control, world.WAIT)): e.add_note(_GONE)
+        if not (is_here := _are_all_here(e, world)): e.add_note(_GONE)
         raise
     finally:
         held.restore(learn.opts, hooks, world.whole if is_here else _nan)

@@ -105,7 +105,8 @@ class _Measured(Hook):
 # %% ../../nbs/save/11_spike_guard.ipynb #1d88f4b4
 class SpikeWatch(_Measured):
     "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
-    unique, in_dry_run, is_own, provides = True, False, True, ('spikes',)
+    unique, in_dry_run = True, False
+    is_own, provides = True, ('spikes',)
     state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
 
     def __init__(self, threshold: float, window: int, warmup: int, every: int):
