@@ -206,7 +206,8 @@ def test_the_theme_can_be_chosen(tab):
 
 def test_every_public_name_has_an_anchor(seen):
     anchors = {o for page in seen.values() for o in page['ids']}
-    names = [o for o, x in vars(everything).items() if o[0] != '_' and getattr(x, '__module__', '').startswith('trainer_nb')]
+    names = [o for o, x in vars(everything).items()
+             if o[0] != '_' and getattr(x, '__module__', '').startswith('trainer_nb')]
     assert not [o for o in names if not anchors & {o.lower(), o.lower().replace('_', '-')}]
     for verb in 'fit', 'validate', 'predict', 'lr_find', 'describe_hooks', 'resume', 'plot_schedule', 'export':
         assert f'learner-{verb.replace("_", "-")}' in anchors or f'hooked-{verb.replace("_", "-")}' in anchors
