@@ -51,6 +51,14 @@ def _averages(scores):
         rows.append({'name': name, **{k: v.item() for k, v in means.items()}})
     return rows
 
+_MOST = 100     # classes to show
+
+def _shown(rows):
+    "Leave out the classes with the least support, where there are too many to show"
+    if len(rows) <= _MOST: return rows
+    most = sorted(rows, key=lambda o: -o['support'])[:_MOST]
+    return [*most, {'name': f'… {len(rows) - _MOST:,} more: report.rows'}]
+
 def _residual_plot(pred, residuals):
     fig, [ax] = new_figure(6.4, 3.2)
     ax.scatter(pred, residuals, s=8, alpha=.5, linewidths=0)
@@ -79,9 +87,9 @@ class Report:
         "Return the table as text"
         shares = 'precision', 'recall', 'f1', 'dice', 'iou', 'ap', 'ap_50'
         formats = {'support': ',.0f', **dict.fromkeys(shares, '.3f')}
-        def cell(k, v): return format(v, formats.get(k, '.4g'))
-        rows = self.rows + (_averages(self.scores) if self.means else [])
-        return [['', *self.scores], *([o['name'], *(cell(k, o[k]) for k in self.scores)] for o in rows)]
+        def cell(k, o): return format(o[k], formats.get(k, '.4g')) if k in o else ''
+        rows = _shown(self.rows) + (_averages(self.scores) if self.means else [])
+        return [['', *self.scores], *([o['name'], *(cell(k, o) for k in self.scores)] for o in rows)]
 
     def figure(self) -> Any:  # matplotlib `Figure`, or None if there is nothing to plot
         "Plot residuals by prediction"
