@@ -19,11 +19,44 @@ from .curves import whole_rows
 from .engine import job_of
 from .process import process_start
 
+# %% ../../nbs/runs/01_folder.ipynb #1f010001
+class _Files:
+    "The files in a folder, and none outside of it"
+    def __init__(self, path: str|Path): self.path = Path(path).absolute()
+
+    def file(self, name: str) -> Path:  # raises `BadCheckpoint` for one outside of the folder
+        path = self.path
+        for part in name.split('/'): path = path_in(path, part)
+        return path
+
+    def open(self, name: str, mode: str = 'rb') -> BinaryIO:  # raises OSError, `BadCheckpoint`
+        "Open a file, but no link, pipe or device in its place"
+        return open_file(self.file(name), mode)
+
+    def read(self, name: str) -> dict:  # empty if the file is missing or damaged
+        "Read a JSON file that another process may be replacing"
+        try: res = json.loads(read_file(self.file(name)))
+        except (OSError, ValueError, RecursionError): return {}
+        return res if isinstance(res, dict) else {}
+
+    def write(self, name: str, data: dict) -> None:
+        "Replace a JSON file, without flushing it to disk: the next version comes soon"
+        with replacing(self.path/name, flush=False) as f:
+            f.write(json.dumps(data, indent=1, default=str).encode())
+
+    def text(self, name: str, n: int = 100_000) -> str:  # '' if there is no file
+        "Read the last `n` bytes of a text file"
+        try:
+            with self.open(name) as f:
+                f.seek(max(os.fstat(f.fileno()).st_size - n, 0))
+                return f.read().decode(errors='replace')
+        except (OSError, ValueError): return ''
+
 # %% ../../nbs/runs/01_folder.ipynb #4501c5ae
-class RunFolder:
+class RunFolder(_Files):
     "The files of a run"
     def __init__(self, path: str|Path):
-        self.path = Path(path).absolute()
+        super().__init__(path)
         # (newest heartbeat, our clock then, whether it had changed); None: none was seen
         self.heard = None
         self.known: dict[str, tuple] = {}       # by `read_new`: name → (mark, what it held)
@@ -39,26 +72,11 @@ class RunFolder:
         "Whether the folder holds a run"
         return os.path.isfile(self.path/'run.json')     # False, too, if we may not look
 
-    def file(self, name: str) -> Path:  # raises `BadCheckpoint` for one outside of the folder
-        path = self.path
-        for part in name.split('/'): path = path_in(path, part)
-        return path
-
-    def open(self, name: str, mode: str = 'rb') -> BinaryIO:  # raises OSError, `BadCheckpoint`
-        "Open a file, but no link, pipe or device in its place"
-        return open_file(self.file(name), mode)
-
     @property
     def record(self) -> Path|None:  # None if a link leads elsewhere
         "The record of the training"
         try: return self.file('record/log.jsonl')
         except ValueError: return None
-
-    def read(self, name: str) -> dict:  # empty if the file is missing or damaged
-        "Read a JSON file that another process may be replacing"
-        try: res = json.loads(read_file(self.file(name)))
-        except (OSError, ValueError, RecursionError): return {}
-        return res if isinstance(res, dict) else {}
 
     def read_new(self, name: str) -> dict:      # not to be changed
         "`read`, but if the file is the same as at the last call, return what it held then"
@@ -68,19 +86,6 @@ class RunFolder:
         before, held = self.known.get(name, (None, {}))
         if before != mark or not held: self.known[name] = mark, (held := self.read(name))
         return held
-
-    def write(self, name: str, data: dict) -> None:
-        "Replace a JSON file, without flushing it to disk: the next version comes soon"
-        with replacing(self.path/name, flush=False) as f:
-            f.write(json.dumps(data, indent=1, default=str).encode())
-
-    def text(self, name: str, n: int = 100_000) -> str:  # '' if there is no file
-        "Read the last `n` bytes of a text file"
-        try:
-            with self.open(name) as f:
-                f.seek(max(os.fstat(f.fileno()).st_size - n, 0))
-                return f.read().decode(errors='replace')
-        except (OSError, ValueError): return ''
 
 # %% ../../nbs/runs/01_folder.ipynb #9bd32a05
 def count_of(data: dict, name: str) -> int:  # 0 if the entry is no count

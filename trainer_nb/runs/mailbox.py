@@ -31,6 +31,14 @@ class _Pace:
         (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
         return {'rate': (n1 - n0)/max(t1 - t0, 1e-3), 'batch_s': monotonic() - self.done_at}
 
+# %% ../../nbs/runs/32_mailbox.ipynb #1f320001
+def _progress(learn, end):
+    "Where a learner is, for `status.json`"
+    s, n = learn.state, learn.history.n_steps
+    return {'epoch': s.epoch, 'optimizer_step': s.optimizer_step, 'batch': n, 'end': end,
+            'end_epoch': learn.bounds['epoch'], 'training': learn.training,
+            'valid_idx': learn.valid_idx}
+
 # %% ../../nbs/runs/32_mailbox.ipynb #7122ec84
 class Heartbeat(MainProcessHook):
     "Writes the status of a run, with the progress of its learner"
@@ -67,13 +75,9 @@ class Heartbeat(MainProcessHook):
                'position': self.position, 'note': self.note}
         if self.error: res['error'] = self.error
         if not self.pace.marks: return res
-        learn = self.learn
-        self.before_epoch(learn)
+        self.before_epoch(self.learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, **self.pace.values(), 'note': self.note or problem, 'epoch': learn.state.epoch,
-                'optimizer_step': learn.state.optimizer_step, 'batch': learn.history.n_steps,
-                'end': self.end, 'end_epoch': learn.bounds['epoch'], 'training': learn.training,
-                'valid_idx': learn.valid_idx}
+        return {**res, **self.pace.values(), 'note': self.note or problem, **_progress(self.learn, self.end)}
 
 # %% ../../nbs/runs/32_mailbox.ipynb #5aa57855
 def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved

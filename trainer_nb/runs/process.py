@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_path', 'environment_with', 'detach', 'announce',
            'spawn', 'reap', 'error_record', 'WorkerTraceback', 'printable_lines', 'revived', 'fork_runs', 'warm_starts',
-           'Ranks']
+           'tell_failure', 'Ranks']
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
 import json, os, platform, shutil, signal, subprocess, sys, tempfile, traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -183,6 +183,38 @@ def warm_starts() -> Iterator[None]:
         _warm.reset(token)
         if warm is not None: warm.close()
 
+# %% ../../nbs/runs/06_process.ipynb #1f060001
+def _start_rank(i, n, home, folder):    # `Popen`
+    "Start rank `i` of `n` of the run in a `RunFolder`, with a folder for the rendezvous"
+    env = {**os.environ, _RANKS: json.dumps([home, os.getpid()]), 'OMP_NUM_THREADS': '1',
+           'RANK': str(i), 'LOCAL_RANK': str(i), 'WORLD_SIZE': str(n)}
+    command = [sys.executable, '-m', 'trainer_nb', 'run', str(folder.path)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
+
+def _end_all(processes, patience_s):
+    "Wait for processes, and kill those that do not end"
+    end = monotonic() + patience_s
+    for process in processes:
+        try: process.wait(max(end - monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+# %% ../../nbs/runs/06_process.ipynb #1f060003
+def tell_failure(folder: Any, rank: int, error: dict, is_lost: bool) -> None:
+    "Note an error of a rank, and whether only the connection to another one was lost"
+    folder.write(f'rank-{rank}.json', {**error, 'is_lost': is_lost})
+
+def _own_failure(folder, n, children):  # as of `error_record`; None if no rank but 0 failed by itself
+    for i in range(1, n):
+        note = folder.read(f'rank-{i}.json')
+        if note and not note.get('is_lost'):
+            return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
+    for i, process in children.items():
+        if not (code := process.poll()) or folder.read(f'rank-{i}.json'): continue
+        how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
+        return error_record(ProcessFailed(f'rank {i} of {n} {how}'))
+
 # %% ../../nbs/runs/06_process.ipynb #73f6e2d5
 class Ranks:
     "The processes of a run, as one of them knows them"
@@ -195,50 +227,28 @@ class Ranks:
         self.home, self.parent = json.loads(os.environ.get(_RANKS, 'null')) or (None, os.getppid())
         self.rank = int(os.environ['RANK']) if self.is_given else 0
         self.size = int(os.environ['WORLD_SIZE']) if self.is_given else n
-        # index of this rank on its host
-        self.local = int(os.environ.get('LOCAL_RANK', self.rank))
+        self.local = int(os.environ.get('LOCAL_RANK', self.rank))       # its index on its host
 
     def start(self) -> None:
         "As rank 0: start the others, unless `torchrun` did"
         for o in self.folder.path.glob('rank-*.json'): o.unlink()
         if self.is_given or self.size == 1: return
         self.home = tempfile.mkdtemp(prefix='run.')
-        command = [sys.executable, '-m', 'trainer_nb', 'run', str(self.folder.path)]
         for i in range(1, self.size):
-            env = {**os.environ, _RANKS: json.dumps([self.home, os.getpid()]), 'OMP_NUM_THREADS': '1',
-                   'RANK': str(i), 'LOCAL_RANK': str(i), 'WORLD_SIZE': str(self.size)}
-            self.children[i] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
+            self.children[i] = _start_rank(i, self.size, self.home, self.folder)
 
     def end(self) -> None:
         "As rank 0: wait for the others, and kill those that do not end"
-        end = monotonic() + self.patience_s
-        for process in self.children.values():
-            try: process.wait(max(end - monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        _end_all(self.children.values(), self.patience_s)
         if self.children: shutil.rmtree(self.home, ignore_errors=True)
         self.children.clear()
-
-    def tell(self, error: dict, is_lost: bool) -> None:
-        "As another rank: note an error, and whether only the connection to another one was lost"
-        self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
 
     def find(self) -> dict|None:  # as of `error_record`; None if no other rank failed by itself
         "As rank 0: find out which rank failed, and why"
         end = monotonic() + self.patience_s
-        while (found := self._find()) is None and monotonic() < end: sleep(.05)
+        find = partial(_own_failure, self.folder, self.size, self.children)
+        while (found := find()) is None and monotonic() < end: sleep(.05)
         return found
-
-    def _find(self):
-        for i in range(1, self.size):
-            note = self.folder.read(f'rank-{i}.json')
-            if note and not note.get('is_lost'):
-                return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
-        for i, process in self.children.items():
-            if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
-            how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
-            return error_record(ProcessFailed(f'rank {i} of {self.size} {how}'))
 
     def is_stuck(self) -> bool:
         "Return whether another rank failed so long ago that this one waits for it in vain"

@@ -9,7 +9,6 @@ __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 import argparse, os, sys
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain, filterfalse
 from pathlib import Path
 from time import sleep, time
 from typing import Self
@@ -70,9 +69,23 @@ _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
             'size': lambda v: f'{v/1e6:.1f} MB',
             'best valid_loss': lambda v: '' if v != v else f'{v:.4g}'}
 
-# %% ../../nbs/runs/09_table.ipynb #78dace31
-class RunTable:
-    "A table of the runs in a folder, the newest first"
+# %% ../../nbs/runs/09_table.ipynb #1f090001
+def _order(values, by, reverse):    # indices; raises ValueError
+    "Sort rows by a column; those without a value come last"
+    if by not in values[0]:
+        raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
+                         f'{did_you_mean(str(by), values[0])}')
+    def key(i):
+        v = values[i][by].partition('/')[0] if by == 'epochs' else values[i][by]
+        try: return 0, float(v), ''
+        except ValueError: return 1, 0., str(v)
+    missing = [i for i, row in enumerate(values) if row[by] in ('', None) or row[by] != row[by]]
+    known = [i for i in range(len(values)) if i not in missing]
+    return sorted(known, key=key, reverse=reverse) + missing
+
+# %% ../../nbs/runs/09_table.ipynb #1f090004
+class _Runs:
+    "The runs in a folder, the newest first"
     def __init__(self, folder: str|Path = 'runs'):
         self.folder = Path(folder)
         found = map(RunFolder, sorted(self.folder.iterdir()) if self.folder.is_dir() else ())
@@ -87,33 +100,13 @@ class RunTable:
         empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
         return [{k: v for k, v in row.items() if k not in empty} for row in rows]
 
-    @property
-    def rows(self) -> list[dict]:  # column → str
-        "The values as text"
-        return [{k: _FORMATS.get(k, str)(v) for k, v in row.items()} for row in self.values]
-
     def sort(self,
         by: str,    # a column
         reverse: bool = False,  # True: the largest first
     ) -> Self:      # raises ValueError
         "Order the rows by a column; those without a value come last"
-        values = self.values
-        if values and by not in values[0]:
-            raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
-                             f'{did_you_mean(str(by), values[0])}')
-        def key(i):
-            v = values[i][by].partition('/')[0] if by == 'epochs' else values[i][by]
-            try: return 0, float(v), ''
-            except ValueError: return 1, 0., str(v)
-        def is_missing(i): return values[i][by] in ('', None) or values[i][by] != values[i][by]
-        order = sorted(filterfalse(is_missing, range(len(values))), key=key, reverse=reverse)
-        missing = filter(is_missing, range(len(values)))
-        self.items = [self.items[i] for i in chain(order, missing)]
+        if self.items: self.items = [self.items[i] for i in _order(self.values, by, reverse)]
         return self
-
-    def _lines(self):
-        rows = self.rows
-        return [[*rows[0]], *([*o.values()] for o in rows)]
 
     @property
     def is_live(self) -> bool:
@@ -125,6 +118,18 @@ class RunTable:
     def __getitem__(self, i: int) -> Run: return Run(self.items[i].folder.path)
 
     def __iter__(self) -> Iterator[Run]: return (Run(o.folder.path) for o in self.items)
+
+# %% ../../nbs/runs/09_table.ipynb #78dace31
+class RunTable(_Runs):
+    "A table of the runs in a folder, the newest first"
+    @property
+    def rows(self) -> list[dict]:  # column → str
+        "The values as text"
+        return [{k: _FORMATS.get(k, str)(v) for k, v in row.items()} for row in self.values]
+
+    def _lines(self):
+        rows = self.rows
+        return [[*rows[0]], *([*o.values()] for o in rows)]
 
     @property
     def _none(self): return f'no runs in {os.path.relpath(self.folder)}'

@@ -59,6 +59,10 @@ class _Contents:
 
     def branch_text(self): return '' if self.branch is None else self.branch.text(self.tail.history)
 
+    def print(self, status):
+        for o in self.table() if status.is_over else '', self.line(status), self.branch_text():
+            if o: print(o, flush=True)
+
     def table(self):    # '' if there is no row
         h = self.tail.history
         return h.text(self.first_row) if len(h) > self.first_row else ''
@@ -174,34 +178,17 @@ class _Panel(Area):
         self.is_closed = True
         super().close(*args, **kwargs)
 
-# %% ../../nbs/runs/05_view.ipynb #vi30vi
-class View(LiveView):
-    "The output of a cell that shows a run"
-    gone_s = 5.         # until a folder that is gone counts as deleted
+# %% ../../nbs/runs/05_view.ipynb #1f050004
+class _RunOutput(LiveView):
+    "The outputs of the cells that show a run, with its buttons"
     plot_s = 1.         # shortest time between two plots; the status line may change more often
 
-    def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
+    def __init__(self, folder: RunFolder, tail: RecordTail):
         self.contents = _Contents(folder, tail)
         super().__init__(f'view of {self.contents.name}')
-        self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
-        self.clicks = _Clicks(folder, self.clicked)
-        self.drawing = threading.Lock()
-        self.areas, self.widgets, self.plotted_at = [], [], -math.inf
-        self.seen = self.gone_at = None
+        self.tail, self.clicks, self.plotted_at = tail, _Clicks(folder, self.clicked), -math.inf
+        self.areas, self.widgets, self.drawing = [], [], threading.Lock()
         self.advice = f'attach({os.path.relpath(folder.path)!r}) shows the run again'
-
-    def show(self) -> None:
-        "Show it in this cell"
-        self.tail.update()
-        status = self.look()
-        if front_end() != 'html':
-            table = self.contents.table() if status.is_over else ''
-            for o in filter(None, [table, self.contents.line(status), self.contents.branch_text()]):
-                print(o, flush=True)
-        elif status.is_over and self.thread is None: self._close_area(Area(), status)
-        else:
-            with self.drawing: self.areas.append(self._open_area(status))
-            self.start()
 
     def _open_area(self, status):  # `Area`
         "Make outputs in this cell that show the run from now on"
@@ -215,45 +202,70 @@ class View(LiveView):
         self._draw_areas([area], status, True)
         return area
 
-    def _draw_areas(self, areas, status, is_plotted):
+    def _draw_areas(self, areas, status, is_plotted):   # is_plotted: however young the last plot is
+        is_plotted |= monotonic() >= self.plotted_at + self.plot_s
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status) if is_plotted else (None, None)
         above = self.clicks.row.html() if isinstance(self.clicks.row, _MarimoRow) else ''
         advice = '' if status.is_over else self.advice
         for area in areas: area.draw(line, share, table, chart, advice, state, above)
         self.drawn_at = monotonic()
-
-    def step(self) -> float|None:
-        status, is_asked = self.look(), bool(self.clicks.asked)
-        if self._has_ended(status): return None
-        is_news = self.seen is None or status.state != self.seen[0] or self.clicks.has_new_row
-        if is_news or self.budget.is_due: self._draw(status)
-        if is_asked: self.clicks.tell(status)
-        return .03 if is_asked else self.tick_s
-
-    def _has_ended(self, status):
-        "Return whether the run has ended; a folder that is gone may come back with its file system"
-        if status.state != 'missing': self.gone_at = None
-        elif self.gone_at is None: self.gone_at = monotonic()
-        return status.is_over and (self.gone_at is None or monotonic() - self.gone_at > self.gone_s)
-
-    def _draw(self, status):
-        with self.drawing, self.budget.drawing():
-            o, new = status.data or {}, self.tail.update()
-            now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
-            self.clicks.tell(status)
-            if new or now != self.seen or self.is_old or self.clicks.has_new_row:
-                is_due = monotonic() >= self.plotted_at + self.plot_s
-                is_plotted = is_due or not self.seen or status.state != self.seen[0]
-                if is_plotted: self.plotted_at = monotonic()
-                self._draw_areas(self.areas, status, is_plotted)
-            self.seen = now
+        if is_plotted: self.plotted_at = self.drawn_at
 
     def _close_area(self, area, status):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status)
         n = self.tail.history.n_steps - self.contents.first_batch
         area.close(line, table, chart, self.contents.table(), f'plot of {n} batches', state, share)
+
+# %% ../../nbs/runs/05_view.ipynb #1f050007
+class _Patience:
+    "Whether a run has ended; a folder that is gone may come back with its file system"
+    gone_s = 5.         # until it counts as deleted
+    def __init__(self): self.gone_at = None
+
+    def has_ended(self, status: Status) -> bool:
+        if status.state != 'missing': self.gone_at = None
+        elif self.gone_at is None: self.gone_at = monotonic()
+        may_return = self.gone_at is not None and monotonic() - self.gone_at <= self.gone_s
+        return status.is_over and not may_return
+
+def _signs(status):
+    "What a view shows of a status; a change is drawn"
+    o = status.data or {}
+    return status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
+
+# %% ../../nbs/runs/05_view.ipynb #vi30vi
+class View(_RunOutput):
+    "The output of a cell that shows a run"
+    def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
+        super().__init__(folder, tail)
+        self.look, self.patience, self.seen = look or partial(read_status, folder), _Patience(), (None,)
+
+    def show(self) -> None:
+        "Show it in this cell"
+        self.tail.update()
+        status = self.look()
+        if front_end() != 'html': self.contents.print(status)
+        elif status.is_over and self.thread is None: self._close_area(Area(), status)
+        else:
+            with self.drawing: self.areas.append(self._open_area(status))
+            self.start()
+
+    def step(self) -> float|None:
+        status, is_asked = self.look(), bool(self.clicks.asked)
+        if self.patience.has_ended(status): return None
+        self.clicks.tell(status)
+        is_news = status.state != self.seen[0] or self.clicks.has_new_row
+        if is_news or self.budget.is_due: self._draw(status)
+        return .03 if is_asked else self.tick_s
+
+    def _draw(self, status):
+        with self.drawing, self.budget.drawing():
+            new, now = self.tail.update(), _signs(status)
+            if new or now != self.seen or self.is_old or self.clicks.has_new_row:
+                self._draw_areas(self.areas, status, status.state != self.seen[0])
+            self.seen = now
 
     def leave(self) -> None:
         self.tail.update()

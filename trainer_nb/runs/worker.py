@@ -20,7 +20,7 @@ from ..save import Checkpoint, Folder, Lock
 from ..show import Display, outcome
 from .folder import RunFolder
 from .mailbox import Heartbeat, Mailbox
-from .process import Ranks, error_record
+from .process import Ranks, error_record, tell_failure
 from .program import enter, unpack_program
 from .record import RunRecord
 
@@ -121,7 +121,7 @@ def _watch(worker):
 def _give_up(worker):
     "End this process, whose other thread waits for a rank that has failed"
     text = 'another rank has failed; run.output says why'
-    worker.fail(worker.ranks.find() or error_record(RuntimeError(text)))
+    _fail(worker, worker.ranks.find() or error_record(RuntimeError(text)))
     worker.mail.say_rest()
     worker.ranks.end()
     worker.beat()
@@ -135,12 +135,18 @@ def _follow(worker):
     except TrainingInterrupted: pass
     except BaseException as e:
         traceback.print_exc()
-        worker.ranks.tell(error_record(e), is_lost(e))
+        tell_failure(worker.folder, worker.ranks.rank, error_record(e), is_lost(e))
         code = 1
     for o in sys.stdout, sys.stderr: o.flush()
     os._exit(code)      # without cleaning up, which may wait for ranks that have ended
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17005
+def _fail(worker, error, why=''):
+    "Note an error, as `error_record` describes it"
+    heart = worker.heart
+    heart.state, heart.error = 'waiting' if worker.is_tried_again else 'failed', error
+    heart.note = f'{why}{error["type"]}: {error["message"]}'
+
 def _trained(worker):     # 'done' or 'stopped'; None after an error
     worker.is_training = True
     try:
@@ -150,7 +156,7 @@ def _trained(worker):     # 'done' or 'stopped'; None after an error
     except BaseException as e:
         traceback.print_exc()
         found = worker.ranks.find() if is_lost(e) and worker.ranks.size > 1 else None
-        worker.fail(found or error_record(e))
+        _fail(worker, found or error_record(e))
     finally: worker.is_training = False
 
 def _keep(worker, end):
@@ -168,7 +174,7 @@ def _keep(worker, end):
         heart.state, heart.note = end, outcome(learn, worker.first)
     except BaseException as e:
         traceback.print_exc()
-        worker.fail(error_record(e), 'the result was not saved: ')
+        _fail(worker, error_record(e), 'the result was not saved: ')
 
 # %% ../../nbs/runs/04_worker.ipynb #b91986d9
 class Worker:
@@ -183,8 +189,7 @@ class Worker:
         self.hooks, self.first, self.is_training = (), 0, False
         # to continue when its job does
         self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False
-        # by the engine, perhaps, after a failure
-        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ
+        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ    # by the engine, after a failure
         self.over = threading.Event()
 
     @property
@@ -192,24 +197,7 @@ class Worker:
 
     def run(self) -> int:  # exit code
         "Train from the beginning, or from the newest checkpoint of this run"
-        if self.ranks.rank: return _follow(self)
-        lock = Lock(self.folder.path)
-        lock.acquire()
-        self.ranks.start()
-        if 'TRAINER_NB_CHILD' in os.environ: end_with_parent(self.ranks.parent, self.ranks.home)
-        self.beat()
-        thread = threading.Thread(target=_watch, args=(self,), name='run', daemon=True)
-        thread.start()
-        if (end := _trained(self)) is not None: _keep(self, end)
-        self.ranks.end()
-        self.over.set()
-        self.heart.is_over = True
-        thread.join()
-        self._complete()
-        if self.heart.state != 'waiting': self.mail.say_rest()
-        self.beat()
-        lock.release()
-        return int(self.heart.error is not None)
+        return _follow(self) if self.ranks.rank else _lead(self)
 
     def beat(self) -> None:
         "Write the status, and answers that could not be written before"
@@ -227,17 +215,33 @@ class Worker:
         self.is_leaving = True
         self.learn.request('stop')
 
-    def fail(self, error: dict, why: str = '') -> None:
-        "Note an error, as `error_record` describes it"
-        heart = self.heart
-        heart.state, heart.error = 'waiting' if self.is_tried_again else 'failed', error
-        heart.note = f'{why}{error["type"]}: {error["message"]}'
+# %% ../../nbs/runs/04_worker.ipynb #1f040003
+def _write_again(worker):
+    "Write the record and the plan once more if somebody deleted the folder"
+    if worker.learn is None or worker.folder.is_run: return
+    try:
+        worker.folder.make()
+        worker.heart.record.again(worker.learn)
+        worker.folder.write('run.json', worker.info)
+    except OSError: traceback.print_exc()
 
-    def _complete(self):
-        "At the end, write the record and the plan again if somebody deleted the folder"
-        if self.learn is None or self.folder.is_run: return
-        try:
-            self.folder.make()
-            self.heart.record.again(self.learn)
-            self.folder.write('run.json', self.info)
-        except OSError: traceback.print_exc()
+def _lead(worker):      # exit code
+    "Train as rank 0"
+    lock = Lock(worker.folder.path)
+    lock.acquire()
+    ranks, heart = worker.ranks, worker.heart
+    ranks.start()
+    if 'TRAINER_NB_CHILD' in os.environ: end_with_parent(ranks.parent, ranks.home)
+    worker.beat()
+    thread = threading.Thread(target=_watch, args=(worker,), name='run', daemon=True)
+    thread.start()
+    if (end := _trained(worker)) is not None: _keep(worker, end)
+    ranks.end()
+    worker.over.set()
+    heart.is_over = True
+    thread.join()
+    _write_again(worker)
+    if heart.state != 'waiting': worker.mail.say_rest()
+    worker.beat()
+    lock.release()
+    return int(heart.error is not None)
