@@ -35,8 +35,7 @@ def _copied(envelope):
     res.bins = [*envelope.bins]
     return res
 
-def _filled(steps, name, n):
-    "The `Envelope` of a column over `n` batches, with nan for those that had none"
+def _filled(steps, name, n):    # `Envelope` of a column, with nan for batches that had none
     o = steps.setdefault(name, Envelope())
     if o.n < n: o.extend([math.nan]*(n - o.n))
     return o
@@ -109,8 +108,7 @@ class Curves(_Points):
         if kind == 'epoch':
             middle, self.end = (self.end + 1 + batch)/2, batch
             for name in self.steps: _filled(self.steps, name, self.n).end_epoch()
-            losses = (name for name in self.steps if name.startswith('train_loss'))
-            self.before = {name: _copied(self.steps[name]) for name in losses}
+            self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
             self.mark_all('train_', middle, row)
             if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
             if _is_number(s := row.get('time_s')): self.time_s += s
@@ -159,8 +157,7 @@ _CURVES = {'n': int, 'steps': {str: _BINS}, 'before': {str: _BINS}, 'marks': {st
            'extremes': {str: _FLOATS}, 'scales': {str: [_FLOATS]}, 'time_s': (int, float), 'end': int}
 
 def _curves_of_state(state):
-    "Make the curves of `json.dumps(curves, default=vars)` again; raises ValueError, TypeError"
-    check_kinds(state, _CURVES, 'the curves')
+    "Make the curves of `json.dumps(curves, default=vars)` again; raises ValueError"
     res = Curves()
     vars(res).update(state)
     for part in 'steps', 'before':
@@ -241,7 +238,7 @@ class CurveFile(Tail):
         self.saved = 0          # position up to which the file is
         try:
             data = json.loads(read_file(self.beside))
-            check_kinds(data, {'at': int, 'tail': int, 'curves': dict}, self.beside.name)
+            check_kinds(data, {'at': int, 'tail': int, 'curves': _CURVES}, self.beside.name)
             self.curves, self.tail = _curves_of_state(data['curves']), data['tail']
             self.at = self.saved = data['at']
         except (OSError, ValueError, TypeError, KeyError, RecursionError): self.reset()
@@ -253,9 +250,10 @@ class CurveFile(Tail):
     def take(self, rows: Iterable[dict]) -> None: take(self.curves, rows)
 
     def save(self, always: bool = False) -> None:
-        "Write the file beside the record, if that saves time; not where nothing can be written"
+        "Read what is new, and write the file beside, if that saves time and is possible"
+        self.update()
         if self.at == self.saved or not always and self.at - self.saved < 1e6*self.save_mb: return
         with suppress(OSError):
-            data = {'at': self.at, 'tail': self.tail, 'curves': self.curves}
-            with replacing(self.beside, flush=False) as f: f.write(json.dumps(data, default=vars).encode())
+            data = json.dumps({'at': self.at, 'tail': self.tail, 'curves': self.curves}, default=vars)
+            with replacing(self.beside, flush=False) as f: f.write(data.encode())
             self.saved = self.at

@@ -23,9 +23,8 @@ class _QuickClicks:
 
     def __enter__(self):
         with self.lock:
-            if not self.n:
-                self.before = sys.getswitchinterval()
-                sys.setswitchinterval(min(self.before, self.interval_s))
+            if not self.n: self.before = sys.getswitchinterval()
+            sys.setswitchinterval(min(self.before, self.interval_s))
             self.n += 1
 
     def __exit__(self, *error):
@@ -37,13 +36,11 @@ _quick_clicks = _QuickClicks()
 
 # %% ../../nbs/runs/30_live.ipynb #1f300002
 class _CellThread:
-    "A thread of a cell, which waits between its steps, and which a click wakes"
+    "A thread of a cell that runs `_watch`, waits between its steps, and is woken by a click"
     def __init__(self, name: str):
         self.name, self.thread, self.error, self.is_over = name, None, None, False
-        self.clicked = threading.Event()    # set by a click, and at the end: there is something to do at once
+        self.clicked = threading.Event()    # set by a click, and at the end: act at once
         self.cell = current_cell()
-
-    def _watch(self) -> None: "What the thread does"
 
     def start(self) -> None:
         "Start the thread, once"

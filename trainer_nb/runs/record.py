@@ -46,8 +46,7 @@ class _Sturdy(JSONLLogger):
     problem = ''        # what keeps it from being written
 
     def open(self, learn: Any) -> None:
-        self.amendments = _Amendments(learn.history)
-        self.good = copy(self.amendments)
+        self.amendments, self.good = (_Amendments(learn.history) for _ in range(2))
         try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
             self.place = _Sturdy.place
@@ -83,13 +82,14 @@ class _Sturdy(JSONLLogger):
 # %% ../../nbs/runs/03_record.ipynb #1f030004
 class _Progress:
     "Steps, samples and seconds of training so far, for other axes than batches"
-    def __init__(self): self.n, self.seconds = 0, 0.        # epochs that are over, and how long they took
+    def __init__(self): self.n, self.seconds = 0, 0.        # of epochs that are over
 
     def counts(self, learn: Any) -> dict:
         h, fit, s = learn.history, learn.fitting, learn.state
         self.seconds += sum(row.get('time_s', 0.) for row in h.epoch_rows[self.n:])
         self.n, seconds = len(h), self.seconds
-        if fit is not None and fit.train is not None: seconds += fit.time_s + perf_counter() - fit.opened
+        if fit is not None and fit.train is not None:
+            seconds += fit.time_s + perf_counter() - fit.opened
         return {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
 
 # %% ../../nbs/runs/03_record.ipynb #36a295aa
@@ -105,7 +105,7 @@ class RunRecord(_Sturdy):
         self._note()
 
     def open(self, learn: Any) -> None:
-        self.along, self.progress = CurveFile(self.path), _Progress()   # thinned out, for those who look
+        self.along, self.progress = CurveFile(self.path), _Progress()   # for those who look
         super().open(learn)
 
     def _flush(self, learn: Any, rest: bool = False) -> None:
@@ -114,23 +114,14 @@ class RunRecord(_Sturdy):
 
     def sync(self, learn: Any) -> None:
         super().sync(learn)
-        self.along.update()
         self.along.save()
 
     def close(self, learn: Any) -> None:
         if self.file is not None:
             self._write_mark(learn)
             self.file.flush()
-            self.along.update()
             self.along.save(always=True)
         super().close(learn)
-
-    def again(self, learn: Any) -> None:
-        "Write the whole record of a fit that is over to a new file"
-        self._restart()
-        self.open(learn)
-        self._flush(learn, rest=True)
-        self.close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
 def _is_branch(o):

@@ -125,10 +125,9 @@ class _Notes(_Shown):
         text: str|None = None,  # replaces the note; None: leave it
     ) -> str:
         "Write down what you think of the run; return what is there"
-        if text is not None:
-            if not isinstance(text, str):
-                raise TypeError(f'note got a {type(text).__name__}: expected a str')
-            self._write_notes(note=text)
+        if not isinstance(text, str|None):
+            raise TypeError(f'note got a {type(text).__name__}: expected a str')
+        if text is not None: self._write_notes(note=text)
         return notes_of(self.folder)['note']
 
     def _write_notes(self, **new):
@@ -159,20 +158,16 @@ def _ask(window, what, arg=None, f=None):   # `Request`; raises RuntimeError if 
     status = window.state
     if status.is_over:
         raise RuntimeError(f'the run is over ({status}), so it takes no request: {what}')
-    return Request(window.folder, ask(window.folder, what, arg, f), what)
+    request = Request(window.folder, ask(window.folder, what, arg, f), what)
+    if what == 'stop' and status.state == 'waiting': _leave_queue(request, status)
+    return request
 
-def _leave_queue(request, status):
-    "Stop a run that waits in the queue of a scheduler"
+def _leave_queue(request, status):      # of a scheduler
     if not withdraw(request.folder): return
     done = 'taken out of the queue'
     note = ', '.join(filter(None, [done, status.data.get('position')]))
     request.folder.write('status.json', {**status.data, 'state': 'stopped', 'note': note})
     answer(request.folder, request.name, what='stop', done=done)
-
-def _pickled(f):
-    import cloudpickle
-    if not callable(f): raise TypeError(f'request got {f!r}: expected a function of the learner')
-    return cloudpickle.dumps(f)
 
 # %% ../../nbs/runs/07_run.ipynb #776bf3b8
 class _Steered(_Notes):
@@ -190,9 +185,7 @@ class _Steered(_Notes):
 
         A run that waits is taken out of its queue, if the scheduler says that the job is this folder's.
         """
-        status, request = self.state, _ask(self, 'stop')
-        if status.state == 'waiting': _leave_queue(request, status)
-        return request
+        return _ask(self, 'stop')
 
     def stop_epoch(self) -> Request:
         "Stop after this epoch and its validation"
@@ -212,7 +205,10 @@ class _Steered(_Notes):
         f: Callable,    # function of the learner
     ) -> Request:       # its answer holds the repr of what `f` returned
         "Call a function between two batches, in the process that trains"
-        return _ask(self, 'call', f=_pickled(f))
+        import cloudpickle
+        if not callable(f):
+            raise TypeError(f'request got {f!r}: expected a function of the learner')
+        return _ask(self, 'call', f=cloudpickle.dumps(f))
 
 # %% ../../nbs/runs/07_run.ipynb #1f070009
 def _why_no_result(window, status):     # Exception; None if there is one
@@ -239,7 +235,6 @@ class _Results(_Steered):
             if end is not None and monotonic() > end:
                 raise TimeoutError(f'after {timeout:g} s: {status}')
             sleep(.05)
-        if self._view is not None: self._view.finish()
         if (error := _why_no_result(self, status)) is not None: raise error
         if self.learn is None: return self.history
         if not self._is_taken: self._take_result(status)
@@ -254,17 +249,15 @@ class _Results(_Steered):
         learn.history.status = status.note
         self._is_taken = True
 
-    @property
     def _newest(self):
         return path if (path := self.path/'result.pt').exists() else self.path/'checkpoints'
 
     def _load_newest(self, learn):
-        with suppress(FileNotFoundError): learn.load(self._newest)
+        with suppress(FileNotFoundError): learn.load(self._newest())
         return learn
 
 # %% ../../nbs/runs/07_run.ipynb #1f070012
-def _other_versions(there):     # '' if there are none
-    "Compare the versions of a run, name → version, with those here"
+def _other_versions(there):     # name → version; '' if none differ from those here
     here = versions_here()
     for name in there.keys() - here.keys() - {'git', 'git_dirty'}:
         try: here[name] = version(name)
@@ -291,7 +284,7 @@ class _Learned(_Results):
         if not self.state.is_over:
             _ask(self, 'weights').wait(60)
             return read_state(self.path/'weights.pt')['model']
-        return find(self._newest)[0]['modules']['model']['state']
+        return find(self._newest())[0]['modules']['model']['state']
 
     def _with_weights(self):
         if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
@@ -350,7 +343,6 @@ class Run(_Learned):
         self.check_versions()
         for name in pending(self.folder):
             answer(self.folder, name, refused='the process had ended before it looked')
-        if self._view is not None: self._view.finish()      # it shows how the process ended
         (self.path/'result.pt').unlink(missing_ok=True)
         if on is None: spawn(self.folder)
         else: submit(self.folder, on)

@@ -40,8 +40,7 @@ def _size_on_disk(path):
     total = 0
     for top, _, names in os.walk(path):
         for name in names:
-            with suppress(OSError):     # deleted meanwhile
-                total += os.lstat(os.path.join(top, name)).st_size
+            with suppress(OSError): total += os.lstat(os.path.join(top, name)).st_size
     return total
 
 def _created(folder):   # seconds; 0 if it is unknown
@@ -114,9 +113,7 @@ class _Runs:
         return any(not read_status(o.folder).is_over for o in self.items)
 
     def __len__(self): return len(self.items)
-
     def __getitem__(self, i: int) -> Run: return Run(self.items[i].folder.path)
-
     def __iter__(self) -> Iterator[Run]: return (Run(o.folder.path) for o in self.items)
 
 # %% ../../nbs/runs/09_table.ipynb #78dace31
@@ -131,13 +128,11 @@ class RunTable(_Runs):
         rows = self.rows
         return [[*rows[0]], *([*o.values()] for o in rows)]
 
-    @property
     def _none(self): return f'no runs in {os.path.relpath(self.folder)}'
-
-    def __repr__(self): return text_table(self._lines()) if self.items else self._none
+    def __repr__(self): return text_table(self._lines()) if self.items else self._none()
 
     def _repr_html_(self):
-        return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
+        return html_table(self._lines()) if self.items else f'<p>{self._none()}</p>'
 
     def _ipython_display_(self): _TableView(self).show()
 
@@ -153,10 +148,8 @@ class _TableView(LiveView):
     def show(self) -> None:
         if front_end() != 'html': return print(self.table)
         is_live = self.table.is_live
-        self.handle = show_bundle(self._bundle(is_live))
-        if not is_live: return
-        with self.budget.drawing(): pass
-        self.start()
+        with self.budget.drawing(): self.handle = show_bundle(self._bundle(is_live))
+        if is_live: self.start()
 
     def _bundle(self, is_live):
         html = self.table._repr_html_() + (self.stale() if is_live else '')
@@ -208,11 +201,7 @@ def _tail(folder):
     at = 0
     while True:
         is_over = read_status(folder).is_over      # before the last look
-        try:
-            with folder.open('output.txt') as f:
-                f.seek(at)
-                data = f.read(2**24)
-        except (OSError, ValueError): data = b''
+        data = folder.read_bytes('output.txt', at)
         at += len(data)
         print(data.decode(errors='replace'), end='', flush=True)
         if is_over and not data: return
@@ -240,8 +229,7 @@ def main(
     if is_fork: announce(folder, os.getpid())
     if o.command != 'status' and not folder.is_run: sys.exit(f'there is no run in {path}')
     if o.command == 'run':
-        for stream in sys.stdout, sys.stderr:
-            stream.reconfigure(line_buffering=True, errors='replace')
+        for out in sys.stdout, sys.stderr: out.reconfigure(line_buffering=True, errors='replace')
         try: return Worker(folder.path).run()
         except RuntimeError as e: sys.exit(str(e))
     if o.command == 'check-resume': return _check_resume(folder, o)

@@ -32,8 +32,8 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
     total = f'/{n}' if (n := count_of(o, 'end_epoch')) else ''
     where = f'batch {count_of(o, "batch")}' + (f'/{end}' if end else '')
     if not o.get('training', True): where = f'validating, batch {count_of(o, "valid_idx")}'
-    state = [] if status.state == 'running' else [status.state]
-    parts = [name, *state, f'epoch {count_of(o, "epoch")}{total}', where]
+    state = '' if status.state == 'running' else status.state
+    parts = [name, state, f'epoch {count_of(o, "epoch")}{total}', where]
     parts += [f'{k.removeprefix("train_")} {v:.4g}' for k, v in history.recent().items()]
     best = history.best(first)
     if best is not None:
@@ -41,9 +41,9 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
         parts.append(f'best valid_loss {row["valid_loss"]:.4g}, epoch {row["epoch"]}')
     if isinstance(rate := o.get('rate'), (int, float)) and rate > 0:
         left = max(end - count_of(o, 'batch'), 0)/rate
-        parts.append(f'{rate:.{0 if rate >= 10 else 2}f} it/s')
-        if left: parts.append(f'{format_time(left)} left')
-    return printable(' · '.join([*parts, *filter(None, [status.note])]))
+        speed = f'{rate:.{0 if rate >= 10 else 2}f} it/s'
+        parts += [speed, f'{format_time(left)} left' if left else '']
+    return printable(' · '.join(filter(None, [*parts, status.note])))
 
 # %% ../../nbs/runs/05_view.ipynb #6a5dabd3
 class _Contents:
@@ -55,12 +55,12 @@ class _Contents:
         counts = (count_of(info, k) for k in ('first_row', 'first_batch', 'n_metrics'))
         self.first_row, self.first_batch, self.n_metrics = counts
 
-    def line(self, status): return status_line(self.name, status, self.tail.history, self.first_row)
-
-    def branch_text(self): return '' if self.branch is None else self.branch.text(self.tail.history)
+    def lines(self, status):    # where the run is, and for a fork what came of it
+        res = [status_line(self.name, status, self.tail.history, self.first_row)]
+        return res if self.branch is None else [*res, self.branch.text(self.tail.history)]
 
     def print(self, status):
-        for o in self.table() if status.is_over else '', self.line(status), self.branch_text():
+        for o in self.table() if status.is_over else '', *self.lines(status):
             if o: print(o, flush=True)
 
     def table(self):    # '' if there is no row
@@ -72,8 +72,7 @@ class _Contents:
         total, state = end - self.first_batch, status.state
         share = min(max((n - self.first_batch)/total, 0), 1) if total > 0 else None
         if state not in STATES: state = 'failed' if status.is_over else 'running'
-        line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
-        return line, 1. if state == 'done' else share, state
+        return ' · '.join(self.lines(status)), 1. if state == 'done' else share, state
 
     def below(self, status):    # (HTML of the table, `Chart` or None)
         h, end = self.tail.history, count_of(status.data or {}, 'end')
@@ -101,8 +100,7 @@ class _MarimoRow:
         def made(label, tip, enabled, shown=None):
             def click(_): clicked(label)
             return mo.ui.button(click, label=shown or label, tooltip=tip, disabled=not enabled)
-        self.mo, self.text = mo, ''
-        self.is_new = False     # whether the text differs from what `html` wrote
+        self.mo, self.text, self.is_new = mo, '', False     # is_new: `html` wrote another text
         self.buttons = {label: SimpleNamespace(description=label) for label in buttons}
         self.faces = {label: made(label, *o) for label, o in buttons.items()}
         self.faces['Resume'] = made('Pause', *buttons['Pause'], 'Resume')
@@ -151,8 +149,7 @@ class _Clicks:
             if not self.asked:      # a click has changed the label before its answer comes
                 if button.description != label: button.description = label
                 return
-            # an answer that comes after this is told the next time
-            is_answered = self.asked[-1].answer is not None
+            is_answered = self.asked[-1].answer is not None     # a later one is told the next time
             self.row.say(str(self.asked[-1]))
             if is_answered: self.asked.clear()
 
@@ -218,29 +215,14 @@ class _RunOutput(LiveView):
         n = self.tail.history.n_steps - self.contents.first_batch
         area.close(line, table, chart, self.contents.table(), f'plot of {n} batches', state, share)
 
-# %% ../../nbs/runs/05_view.ipynb #1f050007
-class _Patience:
-    "Whether a run has ended; a folder that is gone may come back with its file system"
-    gone_s = 5.         # until it counts as deleted
-    def __init__(self): self.gone_at = None
-
-    def has_ended(self, status: Status) -> bool:
-        if status.state != 'missing': self.gone_at = None
-        elif self.gone_at is None: self.gone_at = monotonic()
-        may_return = self.gone_at is not None and monotonic() - self.gone_at <= self.gone_s
-        return status.is_over and not may_return
-
-def _signs(status):
-    "What a view shows of a status; a change is drawn"
-    o = status.data or {}
-    return status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
-
 # %% ../../nbs/runs/05_view.ipynb #vi30vi
 class View(_RunOutput):
     "The output of a cell that shows a run"
+    gone_s = 5.         # until a folder that is gone counts as deleted
+
     def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
         super().__init__(folder, tail)
-        self.look, self.patience, self.seen = look or partial(read_status, folder), _Patience(), (None,)
+        self.look, self.seen, self.there_at = look or partial(read_status, folder), (None,), monotonic()
 
     def show(self) -> None:
         "Show it in this cell"
@@ -253,16 +235,19 @@ class View(_RunOutput):
             self.start()
 
     def step(self) -> float|None:
-        status, is_asked = self.look(), bool(self.clicks.asked)
-        if self.patience.has_ended(status): return None
+        status = self.look()
+        if status.state != 'missing': self.there_at = monotonic()
+        may_return = status.state == 'missing' and monotonic() < self.there_at + self.gone_s
+        if status.is_over and not may_return: return None
         self.clicks.tell(status)
         is_news = status.state != self.seen[0] or self.clicks.has_new_row
         if is_news or self.budget.is_due: self._draw(status)
-        return .03 if is_asked else self.tick_s
+        return .03 if self.clicks.asked else self.tick_s
 
     def _draw(self, status):
         with self.drawing, self.budget.drawing():
-            new, now = self.tail.update(), _signs(status)
+            o, new = status.data or {}, self.tail.update()
+            now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
             if new or now != self.seen or self.is_old or self.clicks.has_new_row:
                 self._draw_areas(self.areas, status, status.state != self.seen[0])
             self.seen = now

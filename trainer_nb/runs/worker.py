@@ -20,7 +20,7 @@ from ..save import Checkpoint, Folder, Lock
 from ..show import Display, outcome
 from .folder import RunFolder
 from .mailbox import Heartbeat, Mailbox
-from .process import Ranks, error_record, tell_failure
+from .process import Ranks, error_record
 from .program import enter, unpack_program
 from .record import RunRecord
 
@@ -68,8 +68,7 @@ def _train(worker):
     program = unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
-    # into output.txt
-    learn.display = without_screen(learn).add_hook(Display('text', plot=False))
+    learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt
     heart.record = RunRecord(worker.folder.path/'record'/'log.jsonl')
     own, accelerate = [heart.record, heart, worker.mail.pausing], accelerate_hook(learn, hooks)
     if ranks.size > 1 and accelerate is None: hooks = *hooks, (accelerate := Accelerate())
@@ -92,8 +91,7 @@ def _train(worker):
 def _fit(learn, program, hooks, own, checkpoints):
     "Begin the fit, continue it from its newest checkpoint, or resume one that was stopped"
     if Folder(checkpoints).n:
-        bounds = {**program['kwargs'], **program['totals']}
-        learn.fit(**{**bounds, 'resume': True}, hooks=(*hooks, *own))
+        learn.fit(**{**program['kwargs'], **program['totals'], 'resume': True}, hooks=(*hooks, *own))
     elif program['is_stopped']:
         with learn.added_hooks(*hooks): learn.load(checkpoints.with_name('start.pt'))
         learn.stopped.plan.hooks = (*hooks, *own)
@@ -135,7 +133,7 @@ def _follow(worker):
     except TrainingInterrupted: pass
     except BaseException as e:
         traceback.print_exc()
-        tell_failure(worker.folder, worker.ranks.rank, error_record(e), is_lost(e))
+        worker.folder.write(f'rank-{worker.ranks.rank}.json', {**error_record(e), 'is_lost': is_lost(e)})
         code = 1
     for o in sys.stdout, sys.stderr: o.flush()
     os._exit(code)      # without cleaning up, which may wait for ranks that have ended
@@ -170,8 +168,7 @@ def _keep(worker, end):
         folder.make()
         with learn.added_hooks(*(worker.hooks if learn.stopped is not None else ())):
             learn.save(folder.path/'result.pt')
-        # a reader looks for the result
-        heart.state, heart.note = end, outcome(learn, worker.first)
+        heart.state, heart.note = end, outcome(learn, worker.first)  # a reader looks for the result
     except BaseException as e:
         traceback.print_exc()
         _fail(worker, error_record(e), 'the result was not saved: ')
@@ -186,11 +183,10 @@ class Worker:
         self.heart, self.mail = Heartbeat(self.folder), Mailbox(self)
         self.info = self.folder.read('run.json')
         self.ranks = Ranks(self.folder, self.info.get('n_procs', 1))
-        self.hooks, self.first, self.is_training = (), 0, False
-        # to continue when its job does
-        self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False
+        self.hooks, self.first, self.over = (), 0, threading.Event()
+        self.is_training = self.is_leaving = False
+        self.leaves = 'TRAINER_NB_LEAVES' in os.environ             # to continue when its job does
         self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ    # by the engine, after a failure
-        self.over = threading.Event()
 
     @property
     def learn(self) -> Learner|None: return self.heart.learn    # None before training
@@ -221,12 +217,12 @@ def _write_again(worker):
     if worker.learn is None or worker.folder.is_run: return
     try:
         worker.folder.make()
-        worker.heart.record.again(worker.learn)
         worker.folder.write('run.json', worker.info)
-    except OSError: traceback.print_exc()
+    except OSError: return traceback.print_exc()
+    worker.heart.record.before_fit(worker.learn)
+    worker.heart.record.after_fit(worker.learn)
 
 def _lead(worker):      # exit code
-    "Train as rank 0"
     lock = Lock(worker.folder.path)
     lock.acquire()
     ranks, heart = worker.ranks, worker.heart
