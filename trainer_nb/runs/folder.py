@@ -101,7 +101,7 @@ _OVER = 'done', 'stopped', 'failed', 'died', 'missing'
 @dataclass
 class Status:
     "The state of a run, and where it is"
-    state: str
+    state: str          # of `_WRITTEN`, or what a reader finds
     note: str = ''      # what a person should know besides
     data: dict|None = None      # what `status.json` holds
 

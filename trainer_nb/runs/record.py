@@ -42,19 +42,14 @@ class _Amendments:
 
 # %% ../../nbs/runs/03_record.ipynb #1f030001
 class _Sturdy(JSONLLogger):
-    "A `JSONLLogger` with amendments that tries again after a disk error"
+    "A `JSONLLogger` that tries again after a disk error"
     problem = ''        # what keeps it from being written
 
     def open(self, learn: Any) -> None:
-        self.amendments, self.good = (_Amendments(learn.history) for _ in range(2))
         try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
             self.place = _Sturdy.place
             self._fail(e)
-
-    def _note(self):
-        super()._note()
-        self.good = copy(self.amendments)
 
     def _careful(self, f: Callable, *args: Any, **kwargs: Any) -> None:
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
@@ -73,8 +68,6 @@ class _Sturdy(JSONLLogger):
     def _again(self):
         self.path.parent.mkdir(exist_ok=True)
         size, _, self.n, self.n_valid, self.n_epoch = self.place
-        self.amendments = copy(self.good)
-        self.amendments.flags = []      # they are written again
         self._append()
         if self.file.tell() > size: self.file.truncate(size)
         self.file.seek(0, os.SEEK_END)
@@ -106,11 +99,21 @@ class RunRecord(_Sturdy):
 
     def open(self, learn: Any) -> None:
         self.along, self.progress = CurveFile(self.path), _Progress()   # for those who look
+        self.amendments, self.good = (_Amendments(learn.history) for _ in range(2))
         super().open(learn)
 
     def _flush(self, learn: Any, rest: bool = False) -> None:
         for kind, values in self.amendments.rows(learn.history, self.n): self.write(kind, self.n, values)
         super()._flush(learn, rest)
+
+    def _note(self):
+        super()._note()
+        self.good = copy(self.amendments)
+        self.good.flags = []        # after an error, they are written again
+
+    def _again(self):
+        self.amendments = copy(self.good)
+        super()._again()
 
     def sync(self, learn: Any) -> None:
         super().sync(learn)

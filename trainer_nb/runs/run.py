@@ -306,8 +306,7 @@ class _Learned(_Results):
 
 # %% ../../nbs/runs/07_run.ipynb #1f070016
 def _check_restart(window):     # raises RuntimeError
-    "Wait for the end of the run: a process that was just killed takes a moment"
-    end = monotonic() + 1
+    end = monotonic() + 1       # a process that was just killed takes a moment to end
     while not (status := window.state).is_over:
         if monotonic() > end:
             raise RuntimeError(f'the run is {status}: there is nothing to restart')

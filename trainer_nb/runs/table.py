@@ -69,8 +69,7 @@ _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
             'best valid_loss': lambda v: '' if v != v else f'{v:.4g}'}
 
 # %% ../../nbs/runs/09_table.ipynb #1f090001
-def _order(values, by, reverse):    # indices; raises ValueError
-    "Sort rows by a column; those without a value come last"
+def _order(values, by, reverse):    # indices, those without a value last; raises ValueError
     if by not in values[0]:
         raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
                          f'{did_you_mean(str(by), values[0])}')

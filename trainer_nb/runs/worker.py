@@ -139,8 +139,7 @@ def _follow(worker):
     os._exit(code)      # without cleaning up, which may wait for ranks that have ended
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17005
-def _fail(worker, error, why=''):
-    "Note an error, as `error_record` describes it"
+def _fail(worker, error, why=''):     # error: by `error_record`
     heart = worker.heart
     heart.state, heart.error = 'waiting' if worker.is_tried_again else 'failed', error
     heart.note = f'{why}{error["type"]}: {error["message"]}'
