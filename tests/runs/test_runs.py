@@ -189,8 +189,12 @@ def python(*args, cwd):
 
 def test_kernel_dies(tmp_path):
     "kill -9 of the kernel: the run trains on, a new kernel sees every point, and the end is bit-equal"
-    code = "slow_learner().start(4, folder='a'); print('started', flush=True); input()"
-    process = python('-c', f'from test_runs import slow_learner; {code}', cwd=tmp_path)
+    process = python('-c', """if True:
+    import time
+    from test_runs import slow_learner
+    slow_learner().start(4, folder='a')
+    print('started', flush=True)
+    time.sleep(600)""", cwd=tmp_path)
     try:
         while process.stdout.readline() != 'started\n': pass
         run = Run(tmp_path/'a')
