@@ -93,9 +93,9 @@ def test_nothing_is_written_through_a_link(tmp_path):
     (path/f'record/.log.curves.json.{os.getpid()}.tmp').symlink_to(secret)
     assert Run(path).note('x') == 'x' and Run(path).tag('y') == ['a', 'y']
     curves = CurveFile(path/'record/log.jsonl')
-    curves.update()
+    (path/'record/log.curves.json').symlink_to(secret)
     curves.save(always=True)
-    assert (path/'record/log.curves.json').exists()
+    assert not (path/'record/log.curves.json').is_symlink()
     (path/'notes.json').unlink()
     (path/'notes.json').symlink_to(secret)
     assert Run(path).note('z') == 'z' and not (path/'notes.json').is_symlink()
@@ -185,13 +185,13 @@ def test_shards_are_no_larger_than_their_files(tmp_path, hole):
     write_parts({'0': w}, parts := folder.path/'.checkpoint-00001-step-1.parts.1.tmp', 0)
     path = folder.path/folder.put(state, {'run': 'a', 'step': 1, 'metric': None}, parts)['file']
     code = ('sys.path.append(sys.argv[2])\nfrom common import make_learner\n'
-            'learn = make_learner()\nprint(within(learn.load, sys.argv[1]))')
+            'print(within(make_learner().load, sys.argv[1]))')
     assert 'copy the whole folder' in bounded(code, path, os.path.dirname(os.path.dirname(__file__)))[-1]
 
 # A campaign: seeded damage to folders and files, whatever it is
 
 def damage(path, rand):
-    "Change one file of a folder in a random way; return how"
+    "Change one file of a folder in a random way"
     files = [o for o in path.rglob('*') if o.is_file() and not o.is_symlink()]
     o, how = rand.choice(files), rand.choice('link pipe device loop folder hole cut flip deep types'.split())
     if how == 'cut': o.write_bytes(o.read_bytes()[:rand.randrange(o.stat().st_size + 1)])
@@ -205,36 +205,32 @@ def damage(path, rand):
         note[rand.choice([*note])] = rand.choice([None, -1, 1e400, 'x', [], {}, [[]], True, 10**400])
         o.write_text(json.dumps(note))
     elif how != 'types': swap(o, how)
-    return f'{how} {o.relative_to(path)}'
 
 @pytest.mark.soak
-@pytest.mark.parametrize('n', [100])
-def test_no_damage_hangs_or_grows_or_hides_others(tmp_path, n):
+def test_no_damage_hangs_or_grows_or_hides_others(tmp_path, n=100):
     rand, top, states = random.Random(n), tmp_path/'runs', tmp_path/'states'
     states.mkdir()
     make_learner(hooks=[]).save(tmp_path/'a.pt')
-    whole, hows = (tmp_path/'a.pt').read_bytes(), []
+    whole = (tmp_path/'a.pt').read_bytes()
     for i in range(n):
         path = make_run(top/f'run-{i:03}')
         for _ in range(rand.choice([1, 1, 3])):
             before = (path/'run.json').read_bytes()
-            hows.append(f'{path.name} {damage(path, rand)}')
+            damage(path, rand)
             if not (path/'run.json').is_file():     # else it is no run
                 shutil.rmtree(path/'run.json') if (path/'run.json').is_dir() else (path/'run.json').unlink()
                 (path/'run.json').write_bytes(before)
         (folder := states/f'{i:03}').mkdir()
         (folder/'a.pt').write_bytes(whole)
-        hows.append(f'{folder.name} {damage(folder, rand)}')
+        damage(folder, rand)
         if rand.random() < .5 and (folder/'a.pt').is_file() and (folder/'a.pt').stat().st_size < 10**7:
             (folder/'a.pt').write_bytes(sealed((folder/'a.pt').read_bytes()[:-84]))     # with a right checksum
     make_run(top/'good')
-    lines = looked_at(top)
-    assert 'good note mine' in lines, lines
+    assert 'good note mine' in looked_at(top)
     lines = bounded('from trainer_nb.save.files import read_state\n'
                     'for o in sorted(Path(sys.argv[1]).iterdir()):\n'
                     '    print(f"{o.name}:", str(within(read_state, o/"a.pt"))[:200])',
                     states, timeout=600)
     found = [o for o in lines if o[:3].isdigit()]
     wrong = [o for o in found if not any(e in o for e in ('BadCheckpoint', 'FileNotFoundError', ': {'))]
-    print(f'{n} folders and {n} files: {len(hows)} kinds of damage, {sum(": {" in o for o in found)} still readable')
     assert len(found) == n and not wrong, wrong

@@ -9,7 +9,7 @@ import pytest, torch
 from trainer_nb.all import Checkpoint, OneCycle
 from trainer_nb.base import rng_state
 from trainer_nb.runs import folder as folders
-from trainer_nb.runs.folder import RunFolder, Status, answers, ask, status_of, read_status
+from trainer_nb.runs.folder import RunFolder, Status, answers, ask, read_status
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.program import pack, put
@@ -17,7 +17,7 @@ from trainer_nb.runs.view import View
 from trainer_nb.runs.worker import Worker, torch_settings
 from trainer_nb.save import Folder, read_state
 from common import Slow, equal, same, until, weights
-from test_runs import _ends, check_equal, slow_learner   # noqa: F401
+from test_runs import _ends, check_equal, kill, slow_learner, started, stop     # noqa: F401
 from test_runs_fork import make
 
 
@@ -115,19 +115,16 @@ def test_clock_is_set(tmp_path, monkeypatch):
     at = folders.monotonic()
     monkeypatch.setattr(folders, 'monotonic', lambda: at + 60)
     assert read_status(folder).state == 'unreachable' and read_status(RunFolder(tmp_path)).state == 'unreachable'
-    assert 'no heartbeat' in status_of({'state': 'running', **now_here(), 'heartbeat': clock - 60}).note
 
 def test_stands_still(tmp_path):
     "A process that was stopped is suspended, and runs on"
-    run = slow_learner().start(6, folder=tmp_path/'a')
-    until(lambda: run.history.n_steps)
+    run = started(slow_learner(), 6, tmp_path/'a')
     os.kill(pid := run.folder.read('status.json')['pid'], signal.SIGSTOP)
     until(lambda: run.status == 'suspended')
     assert f'process {pid} is stopped' in str(run.state) and not run.is_over
     os.kill(pid, signal.SIGCONT)
     until(lambda: run.status == 'running')
-    run.stop()
-    run.wait(300)
+    stop(run)
 
 def test_the_answer_to_a_click_stays(tmp_path):
     "Whenever it comes while the view looks: at the n-th reading"
@@ -164,8 +161,7 @@ def test_kills(tmp_path, monkeypatch, n_kills=100):
             time.sleep(rng.uniform(0, 2.5 if is_early else .8))
             if run.is_over: break
             when[run.status] += 1
-            os.kill(run.folder.read('status.json')['pid'], signal.SIGKILL)
-            until(lambda: run.status == 'died')
+            kill(run)
             when.update(killed=1, writing=any(run.path.glob('checkpoints/.*.tmp')))
             run.restart()
         run.wait(300)

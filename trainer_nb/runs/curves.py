@@ -35,6 +35,11 @@ def _copied(envelope):
     res.bins = [*envelope.bins]
     return res
 
+def _filled(steps, name, n):    # `Envelope` of a column, with nan for batches that had none
+    o = steps.setdefault(name, Envelope())
+    if o.n < n: o.extend([math.nan]*(n - o.n))
+    return o
+
 def _numbers(values):
     if set(map(type, values)) <= {float}: return values     # most are
     return [v if _is_number(v) else math.nan for v in values]
@@ -42,36 +47,15 @@ def _numbers(values):
 def _revised(row):
     return {k: _numbers(values) for k, values in row.items() if isinstance(values, list)}
 
-# %% ../../nbs/runs/31_curves.ipynb #d0977ae1
-class Curves:
-    "The values of a run by batch, thinned out"
+# %% ../../nbs/runs/31_curves.ipynb #1f310002
+class _Points:
+    "Points of a record by batch, thinned out"
     most_marks = 1200       # points of validation and of epochs
 
     def __init__(self):
-        self.n = self.end = 0   # training batches, and those at the end of the latest epoch
-        self.steps = {}         # column → `Envelope` over batches
-        self.before = {}        # losses in training → their `Envelope` up to the latest epoch
         self.marks = {}         # column → [batch, value] of validation passes and epochs
         self.extremes = {}      # column → lowest, highest and newest value
         self.scales = {}        # 'step', 'samples', 'epoch', 'time' → [batch, how many at its end]
-        self.time_s = 0.        # seconds of all epochs that are over
-
-    def add_steps(self, n: int, columns: dict[str, list]) -> None:
-        "Append `n` training batches: of each column as many floats, nan where there is none"
-        for name, values in columns.items(): self._filled(name).extend(values)
-        self.n += n
-
-    def _filled(self, name):
-        "The `Envelope` of a column, with nan for batches that had none"
-        o = self.steps.setdefault(name, Envelope())
-        if o.n < self.n: o.extend([math.nan]*(self.n - o.n))
-        return o
-
-    def _revise(self, columns):
-        "Replace losses since the latest epoch, which several ranks know when the open one is over"
-        for name in columns.keys() & self.steps.keys():
-            o = self.steps[name] = _copied(self.before.get(name, Envelope()))
-            o.extend([*[math.nan]*(self.end - o.n), *columns[name]][:self.n - o.n])
 
     def mark(self, name: str, batch: float, v: Any) -> None:
         "Add a point of a validation pass or an epoch"
@@ -83,6 +67,11 @@ class Curves:
         low, high, _ = self.extremes.get(name, (v, v, v))
         self.extremes[name] = [min(low, v), max(high, v), v]
 
+    def mark_all(self, start: str, batch: float, row: dict) -> None:
+        "Add the points of all columns whose names begin with `start`"
+        for name, v in row.items():
+            if name.startswith(start): self.mark(name, batch, math.nan if v is None else v)
+
     def scale(self, name: str, batch: int, v: Any) -> None:
         "Note how many steps, samples, epochs or seconds there were at the end of a batch"
         if not _is_number(v) or not abs(v) < 1e15: return
@@ -93,28 +82,44 @@ class Curves:
         points.append([batch, v])
         if len(points) > self.most_marks: self.scales[name] = points[(len(points) + 1) % 2::2]
 
+# %% ../../nbs/runs/31_curves.ipynb #d0977ae1
+class Curves(_Points):
+    "The values of a run by batch, thinned out"
+    def __init__(self):
+        self.n = self.end = 0   # training batches, and those at the end of the latest epoch
+        self.steps = {}         # column → `Envelope` over batches
+        self.before = {}        # losses in training → their `Envelope` up to the latest epoch
+        super().__init__()
+        self.time_s = 0.        # seconds of all epochs that are over
+
+    def add_steps(self, n: int, columns: dict[str, list]) -> None:
+        "Append `n` training batches: of each column as many floats, nan where there is none"
+        for name, values in columns.items(): _filled(self.steps, name, self.n).extend(values)
+        self.n += n
+
+    def _revise(self, columns):
+        "Replace losses since the latest epoch, which several ranks know when the open one is over"
+        for name in columns.keys() & self.steps.keys():
+            o = self.steps[name] = _copied(self.before.get(name, Envelope()))
+            o.extend([*[math.nan]*(self.end - o.n), *columns[name]][:self.n - o.n])
+
     def add_row(self, kind: str, batch: int, row: dict) -> None:
         "Add a line of another kind, 'valid', 'epoch', 'mark' or 'revised', after so many batches"
         if kind == 'epoch':
             middle, self.end = (self.end + 1 + batch)/2, batch
-            for name in self.steps: self._filled(name).end_epoch()
-            losses = (name for name in self.steps if name.startswith('train_loss'))
-            self.before = {name: _copied(self.steps[name]) for name in losses}
-            self._mark_all('train_', middle, row)
+            for name in self.steps: _filled(self.steps, name, self.n).end_epoch()
+            self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
+            self.mark_all('train_', middle, row)
             if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
             if _is_number(s := row.get('time_s')): self.time_s += s
             self.scale('time', batch, self.time_s)
         elif kind == 'valid':
-            self._mark_all('valid_', batch, row)
+            self.mark_all('valid_', batch, row)
             self.scale('step', batch, row.get('step'))
         elif kind == 'mark':
             for name in 'step', 'samples': self.scale(name, batch, row.get(name))
             self.scale('time', batch, row.get('time_s'))
         elif kind == 'revised' and row.get('first') == self.end: self._revise(_revised(row))
-
-    def _mark_all(self, start, batch, row):
-        for name, v in row.items():
-            if name.startswith(start): self.mark(name, batch, math.nan if v is None else v)
 
 # %% ../../nbs/runs/31_curves.ipynb #e99c08f1
 _COUNTS = 'kind', 'batch', 'epoch', 'step'
@@ -152,8 +157,7 @@ _CURVES = {'n': int, 'steps': {str: _BINS}, 'before': {str: _BINS}, 'marks': {st
            'extremes': {str: _FLOATS}, 'scales': {str: [_FLOATS]}, 'time_s': (int, float), 'end': int}
 
 def _curves_of_state(state):
-    "Make the curves of `json.dumps(curves, default=vars)` again; raises ValueError, TypeError"
-    check_kinds(state, _CURVES, 'the curves')
+    "Make the curves of `json.dumps(curves, default=vars)` again; raises ValueError"
     res = Curves()
     vars(res).update(state)
     for part in 'steps', 'before':
@@ -234,7 +238,7 @@ class CurveFile(Tail):
         self.saved = 0          # position up to which the file is
         try:
             data = json.loads(read_file(self.beside))
-            check_kinds(data, {'at': int, 'tail': int, 'curves': dict}, self.beside.name)
+            check_kinds(data, {'at': int, 'tail': int, 'curves': _CURVES}, self.beside.name)
             self.curves, self.tail = _curves_of_state(data['curves']), data['tail']
             self.at = self.saved = data['at']
         except (OSError, ValueError, TypeError, KeyError, RecursionError): self.reset()
@@ -246,9 +250,10 @@ class CurveFile(Tail):
     def take(self, rows: Iterable[dict]) -> None: take(self.curves, rows)
 
     def save(self, always: bool = False) -> None:
-        "Write the file beside the record, if that saves time; not where nothing can be written"
+        "Read what is new, and write the file beside, if that saves time and is possible"
+        self.update()
         if self.at == self.saved or not always and self.at - self.saved < 1e6*self.save_mb: return
         with suppress(OSError):
-            data = {'at': self.at, 'tail': self.tail, 'curves': self.curves}
-            with replacing(self.beside, flush=False) as f: f.write(json.dumps(data, default=vars).encode())
+            data = json.dumps({'at': self.at, 'tail': self.tail, 'curves': self.curves}, default=vars)
+            with replacing(self.beside, flush=False) as f: f.write(data.encode())
             self.saved = self.at

@@ -19,13 +19,47 @@ from .curves import whole_rows
 from .engine import job_of
 from .process import process_start
 
+# %% ../../nbs/runs/01_folder.ipynb #1f010001
+class _Files:
+    "The files in a folder, and none outside of it"
+    def __init__(self, path: str|Path): self.path = Path(path).absolute()
+
+    def file(self, name: str) -> Path:  # raises `BadCheckpoint` for one outside of the folder
+        path = self.path
+        for part in name.split('/'): path = path_in(path, part)
+        return path
+
+    def open(self, name: str, mode: str = 'rb') -> BinaryIO:  # raises OSError, `BadCheckpoint`
+        "Open a file, but no link, pipe or device in its place"
+        return open_file(self.file(name), mode)
+
+    def read(self, name: str) -> dict:  # empty if the file is missing or damaged
+        "Read a JSON file that another process may be replacing"
+        try: res = json.loads(read_file(self.file(name)))
+        except (OSError, ValueError, RecursionError): return {}
+        return res if isinstance(res, dict) else {}
+
+    def write(self, name: str, data: dict) -> None:
+        "Replace a JSON file, without flushing it to disk: the next version comes soon"
+        with replacing(self.path/name, flush=False) as f:
+            f.write(json.dumps(data, indent=1, default=str).encode())
+
+    def read_bytes(self, name: str, at: int = 0) -> bytes:   # 16 MiB at most; none if there is no file
+        "Read a file from a position on, which counts from its end if negative"
+        try:
+            with self.open(name) as f:
+                f.seek(at if at >= 0 else max(os.fstat(f.fileno()).st_size + at, 0))
+                return f.read(2**24)
+        except (OSError, ValueError): return b''
+
+    def text(self, name: str) -> str: return self.read_bytes(name, -100_000).decode(errors='replace')
+
 # %% ../../nbs/runs/01_folder.ipynb #4501c5ae
-class RunFolder:
+class RunFolder(_Files):
     "The files of a run"
     def __init__(self, path: str|Path):
-        self.path = Path(path).absolute()
-        # (newest heartbeat, our clock then, whether it had changed); None: none was seen
-        self.heard = None
+        super().__init__(path)
+        self.heard = None       # (newest heartbeat, our clock then, whether it had changed)
         self.known: dict[str, tuple] = {}       # by `read_new`: name → (mark, what it held)
 
     def make(self) -> None:
@@ -39,26 +73,11 @@ class RunFolder:
         "Whether the folder holds a run"
         return os.path.isfile(self.path/'run.json')     # False, too, if we may not look
 
-    def file(self, name: str) -> Path:  # raises `BadCheckpoint` for one outside of the folder
-        path = self.path
-        for part in name.split('/'): path = path_in(path, part)
-        return path
-
-    def open(self, name: str, mode: str = 'rb') -> BinaryIO:  # raises OSError, `BadCheckpoint`
-        "Open a file, but no link, pipe or device in its place"
-        return open_file(self.file(name), mode)
-
     @property
     def record(self) -> Path|None:  # None if a link leads elsewhere
         "The record of the training"
         try: return self.file('record/log.jsonl')
         except ValueError: return None
-
-    def read(self, name: str) -> dict:  # empty if the file is missing or damaged
-        "Read a JSON file that another process may be replacing"
-        try: res = json.loads(read_file(self.file(name)))
-        except (OSError, ValueError, RecursionError): return {}
-        return res if isinstance(res, dict) else {}
 
     def read_new(self, name: str) -> dict:      # not to be changed
         "`read`, but if the file is the same as at the last call, return what it held then"
@@ -69,45 +88,27 @@ class RunFolder:
         if before != mark or not held: self.known[name] = mark, (held := self.read(name))
         return held
 
-    def write(self, name: str, data: dict) -> None:
-        "Replace a JSON file, without flushing it to disk: the next version comes soon"
-        with replacing(self.path/name, flush=False) as f:
-            f.write(json.dumps(data, indent=1, default=str).encode())
-
-    def text(self, name: str, n: int = 100_000) -> str:  # '' if there is no file
-        "Read the last `n` bytes of a text file"
-        try:
-            with self.open(name) as f:
-                f.seek(max(os.fstat(f.fileno()).st_size - n, 0))
-                return f.read().decode(errors='replace')
-        except (OSError, ValueError): return ''
-
 # %% ../../nbs/runs/01_folder.ipynb #9bd32a05
 def count_of(data: dict, name: str) -> int:  # 0 if the entry is no count
     "Return a number of batches or epochs from a JSON file"
     return n if isinstance(n := data.get(name), int) and n >= 0 else 0
 
 # %% ../../nbs/runs/01_folder.ipynb #bdbe31a8
-_STATES = {      # state of a run → whether it has ended
-    # written by a process that lives, or at its end
-    'waiting': False, 'starting': False, 'running': False, 'paused': False,
-    'done': True, 'stopped': True, 'failed': True,
-    # found by a reader
-    'suspended': False, 'unreachable': False, 'died': True, 'missing': True,
-}
-_WRITTEN = [*_STATES][:7]
+# by the process that trains; a reader may find 'suspended', 'unreachable', 'died' or 'missing'
+_WRITTEN = 'waiting', 'starting', 'running', 'paused', 'done', 'stopped', 'failed'
+_OVER = 'done', 'stopped', 'failed', 'died', 'missing'
 
 @dataclass
 class Status:
     "The state of a run, and where it is"
-    state: str          # a key of `_STATES`
+    state: str          # of `_WRITTEN`, or what a reader finds
     note: str = ''      # what a person should know besides
     data: dict|None = None      # what `status.json` holds
 
     @property
     def is_over(self) -> bool:
         "Whether the run has ended"
-        return _STATES[self.state]
+        return self.state in _OVER
 
     def __str__(self):
         if self.note.startswith(self.state): return printable(self.note)
@@ -129,7 +130,7 @@ def status_of(data: dict, clock: float|None = None) -> Status:
     state = data.get('state')
     if state not in _WRITTEN: return Status('missing', 'there is no readable status.json', data)
     position, note = str(data.get('position', '')), str(data.get('note', ''))
-    if _STATES[state]: return Status(state, note or position, data)
+    if state in _OVER: return Status(state, note or position, data)
     if state == 'waiting': return Status(state, note, data)
     age = (time() if clock is None else clock) - float(data.get('heartbeat') or 0)
     if data.get('host') != platform.node():
@@ -151,20 +152,18 @@ def read_status(folder: RunFolder) -> Status:
     "Read and judge the status of a run"
     try:
         data = folder.read_new('status.json')
-        status = status_of(data, _clock(folder, data.get('heartbeat')))
-        asks = status.state in ('waiting', 'died', 'unreachable')
-        return _with_job(folder, status) if asks else status
+        return _with_job(folder, status_of(data, _clock(folder, data.get('heartbeat'))))
     except (TypeError, ValueError): return Status('missing', 'status.json is damaged')
 
 def _with_job(folder, status):
     "Ask an engine where the process says too little"
-    job, data = job_of(folder), status.data
-    if job is None: return status
+    if status.state not in ('waiting', 'died', 'unreachable'): return status
+    if (job := job_of(folder)) is None: return status
+    data = status.data
     position = data.get('position') or 'before training began'
     if job.state == 'queued' or status.state == 'waiting' and job.state != 'over':
         return Status('waiting', f'{job.note}, {position}', data)
-    if job.state != 'over':
-        # its end may not be known yet
+    if job.state != 'over':     # its end may not be known yet
         state = 'unreachable' if job.state == 'running' else status.state
         return Status(state, f'{status.note}; {job.note}', data)
     if (now := folder.read('status.json')) != data:
@@ -183,10 +182,7 @@ def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
 _NAME = re.compile(r'([0-9]{20})-[0-9a-f]{8}\.(json|pkl)')
 
 def ask(folder: RunFolder, what: str, arg: float|dict|None = None, f: bytes|None = None) -> str:
-    """Write a request for the process that trains, and return its name
-
-    `f` is a function by cloudpickle, to 'call'. Raises `BadCheckpoint` if a link leads elsewhere.
-    """
+    "Write a request, or a pickled function to 'call', for the process that trains; return its name"
     name = f'{time_ns():020d}-{token_hex(4)}.{"json" if f is None else "pkl"}'
     to = folder.file(f'requests/{name}')
     to.parent.mkdir(exist_ok=True)
@@ -201,23 +197,19 @@ def pending(folder: RunFolder) -> list[str]:
 
 def answer(folder: RunFolder, name: str, **words: str|int) -> None:
     "Answer the request of this name, with 'what', and 'done' or 'refused', and delete it"
-    # the last answer may be cut
     line = '\n' + json.dumps({'name': name, 'time': time(), **words}, default=str)
-    with folder.open('answers.jsonl', 'ab') as f: f.write(line.encode())
+    with folder.open('answers.jsonl', 'ab') as f: f.write(line.encode())  # the last line may be cut
     folder.file(f'requests/{name}').unlink(missing_ok=True)
 
 def answers(folder: RunFolder) -> dict[str, dict]:
     "Return all answers so far, by the names of the requests"
-    return {o.get('name'): o for o in whole_rows(folder.text('answers.jsonl', 2**24).encode())}
+    return {o.get('name'): o for o in whole_rows(folder.read_bytes('answers.jsonl', -2**24))}
 
 # %% ../../nbs/runs/01_folder.ipynb #1d32bd2f
-_IN_WORDS = {      # request → what is asked for, and what was done
-    'pause': ('pause', '{}'), 'unpause': ('resume', '{}'),
-    'stop': ('stop after this batch', '{}'), 'stop_epoch': ('stop after this epoch', '{}'),
-    'set_lr': ('set the learning rate', '{}'), 'scale_lr': ('scale the learning rate', '{}'),
-    'checkpoint': ('save a checkpoint', 'checkpoint {}'),
-    'call': ('call a function', 'the function returned {}'),
-}
+_WISHES = {'unpause': 'resume', 'stop': 'stop after this batch', 'stop_epoch': 'stop after this epoch',
+           'set_lr': 'set the learning rate', 'scale_lr': 'scale the learning rate',
+           'checkpoint': 'save a checkpoint', 'call': 'call a function'}
+_DONE = {'checkpoint': 'checkpoint {}', 'call': 'the function returned {}'}
 
 class Request:
     "A request to a run, from a window onto it"
@@ -245,8 +237,8 @@ class Request:
         return o.get('done', '')
 
     def __repr__(self):
-        o, (wish, done) = self.answer, _IN_WORDS.get(self.what, (self.what, '{}'))
+        o, wish = self.answer, _WISHES.get(self.what, self.what)
         if o is None: return f'asked to {wish}'
         if not o.get('done'): return f'refused to {wish}: {o.get("refused")}'
         at = f' at batch {count_of(o, "batch")}' if 'batch' in o else ''
-        return done.format(o['done']) + at
+        return _DONE.get(self.what, '{}').format(o['done']) + at

@@ -238,9 +238,8 @@ def _place(state, point):
     if point['in_epoch']:
         counted += state['state']['batch_idx']
         where = point['position']
-    batch = max(h.n_steps, counted)
     kept = {k: point[k] for k in ('step', 'epoch', 'file')}
-    return {'batch': batch, **kept, 'where': where}
+    return {'batch': max(h.n_steps, counted), **kept, 'where': where}
 
 def _rate_words(state, rates, learn):
     groups = {name: o.param_groups for name, o in learn.opts.items()}

@@ -23,9 +23,8 @@ class _QuickClicks:
 
     def __enter__(self):
         with self.lock:
-            if not self.n:
-                self.before = sys.getswitchinterval()
-                sys.setswitchinterval(min(self.before, self.interval_s))
+            if not self.n: self.before = sys.getswitchinterval()
+            sys.setswitchinterval(min(self.before, self.interval_s))
             self.n += 1
 
     def __exit__(self, *error):
@@ -35,19 +34,13 @@ class _QuickClicks:
 
 _quick_clicks = _QuickClicks()
 
-# %% ../../nbs/runs/30_live.ipynb #1be0a12b
-class LiveView:
-    "A thread that draws what is new in the output of a cell, within a budget"
-    tick_s, idle_s = .2, 4.       # idle_s: until it is drawn again although nothing is new
-    advice = 'run this cell again to see the runs as they are'
-    has_buttons = False
-
+# %% ../../nbs/runs/30_live.ipynb #1f300002
+class _CellThread:
+    "A thread of a cell that runs `_watch`, waits between its steps, and is woken by a click"
     def __init__(self, name: str):
-        self.name = name
-        self.thread, self.error, self.is_over = None, None, False
-        self.clicked = threading.Event()    # set by a click, and at the end: there is something to do at once
-        self.budget, self.cell, self.drawn_at = Budget(cost=thread_time), current_cell(), None
-        self.token = f'c{token_hex(4)}'
+        self.name, self.thread, self.error, self.is_over = name, None, None, False
+        self.clicked = threading.Event()    # set by a click, and at the end: act at once
+        self.cell = current_cell()
 
     def start(self) -> None:
         "Start the thread, once"
@@ -60,21 +53,6 @@ class LiveView:
         self.clicked.wait(s)
         self.clicked.clear()
         return self.is_over
-
-    def _watch(self):
-        "In a thread: draw what is new while anything trains, unless marimo runs the cell again; then leave the end"
-        try:
-            with _quick_clicks if self.has_buttons else nullcontext():
-                while (s := self.step()) is not None and not self.wait(s):
-                    if getattr(self.thread, 'should_exit', False): return
-            self.leave()
-        except Exception as e: self.report(e)
-
-    def step(self) -> float|None:   # seconds until the next one; None: nothing trains any more
-        "Draw what is new"
-        raise NotImplementedError
-
-    def leave(self) -> None: "Draw the end"
 
     def report(self, e: Exception) -> None:
         "Warn of the first error"
@@ -90,9 +68,33 @@ class LiveView:
         self.thread.join(10)
 
     @property
-    def is_alive(self) -> bool:
-        "Whether the thread draws"
-        return self.thread is not None and self.thread.is_alive()
+    def is_alive(self) -> bool: return self.thread is not None and self.thread.is_alive()
+
+# %% ../../nbs/runs/30_live.ipynb #1be0a12b
+class LiveView(_CellThread):
+    "A thread that draws what is new in the output of a cell, within a budget"
+    tick_s, idle_s = .2, 4.       # idle_s: until it is drawn again although nothing is new
+    advice = 'run this cell again to see the runs as they are'
+    has_buttons = False
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.budget, self.drawn_at, self.token = Budget(cost=thread_time), None, f'c{token_hex(4)}'
+
+    def _watch(self) -> None:
+        "Draw what is new while anything trains, unless marimo runs the cell again; then leave the end"
+        try:
+            with _quick_clicks if self.has_buttons else nullcontext():
+                while (s := self.step()) is not None and not self.wait(s):
+                    if getattr(self.thread, 'should_exit', False): return
+            self.leave()
+        except Exception as e: self.report(e)
+
+    def step(self) -> float|None:   # seconds until the next one; None: nothing trains any more
+        "Draw what is new"
+        raise NotImplementedError
+
+    def leave(self) -> None: "Draw the end"
 
     @property
     def is_old(self) -> bool:

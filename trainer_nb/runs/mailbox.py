@@ -19,7 +19,7 @@ from .process import now_here
 
 # %% ../../nbs/runs/32_mailbox.ipynb #7122ec83
 class _Pace:
-    "How fast training runs, and how long its batch takes so far"
+    "Where training is, how fast it runs, and how long its batch takes so far"
     def __init__(self): self.done_at, self.n_done, self.marks = monotonic(), -1, []
 
     def count(self, learn):
@@ -27,9 +27,12 @@ class _Pace:
         if n != self.n_done: self.n_done, self.done_at = n, now
         self.marks = [*self.marks[-9:], (now, learn.history.n_steps)]
 
-    def values(self):
+    def values(self, learn):
         (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
-        return {'rate': (n1 - n0)/max(t1 - t0, 1e-3), 'batch_s': monotonic() - self.done_at}
+        return {'rate': (n1 - n0)/max(t1 - t0, 1e-3), 'batch_s': monotonic() - self.done_at,
+                'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
+                'batch': learn.history.n_steps, 'end_epoch': learn.bounds['epoch'],
+                'training': learn.training, 'valid_idx': learn.valid_idx}
 
 # %% ../../nbs/runs/32_mailbox.ipynb #7122ec84
 class Heartbeat(MainProcessHook):
@@ -45,9 +48,9 @@ class Heartbeat(MainProcessHook):
         "Write the status"
         with self.writing:
             try:
-                learn = self.learn
-                if learn is not None: self.pace.count(learn)
-                if learn is not None and (learn.is_fitting or self.is_over): self.position = learn.position
+                if (learn := self.learn) is not None:
+                    self.pace.count(learn)
+                    if learn.is_fitting or self.is_over: self.position = learn.position
                 self.folder.write('status.json', self.status())
                 self.problem = ''
             except OSError as e:
@@ -67,13 +70,9 @@ class Heartbeat(MainProcessHook):
                'position': self.position, 'note': self.note}
         if self.error: res['error'] = self.error
         if not self.pace.marks: return res
-        learn = self.learn
-        self.before_epoch(learn)
+        self.before_epoch(self.learn)
         problem = self.problem or (self.record.problem if self.record is not None else '')
-        return {**res, **self.pace.values(), 'note': self.note or problem, 'epoch': learn.state.epoch,
-                'optimizer_step': learn.state.optimizer_step, 'batch': learn.history.n_steps,
-                'end': self.end, 'end_epoch': learn.bounds['epoch'], 'training': learn.training,
-                'valid_idx': learn.valid_idx}
+        return {**res, **self.pace.values(self.learn), 'note': self.note or problem, 'end': self.end}
 
 # %% ../../nbs/runs/32_mailbox.ipynb #5aa57855
 def _saved(learn):      # raises RuntimeError if the last checkpoint was not saved
@@ -90,9 +89,8 @@ def _write_weights(learn, path):    # raises RuntimeError, OSError
 
 def _place(learn, what=''):
     "Where a request was carried out; a stop comes later"
-    res = {'where': learn.position, 'batch': learn.history.n_steps}
-    if what in _STOPS: del res['batch']
-    return res
+    batch = {} if what in _STOPS else {'batch': learn.history.n_steps}
+    return {'where': learn.position, **batch}
 
 _STOPS = {'stop': 'stops after this batch', 'stop_epoch': 'stops after this epoch'}
 

@@ -9,10 +9,9 @@ __all__ = ['RANK_VARIABLES', 'process_start', 'now_here', 'arguments', 'import_p
 
 # %% ../../nbs/runs/06_process.ipynb #4e3aaf3d
 import json, os, platform, shutil, signal, subprocess, sys, tempfile, traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -53,8 +52,7 @@ def arguments(pid: int) -> list[str]:  # empty if there is no such process
     except OSError: return []
 
 # %% ../../nbs/runs/06_process.ipynb #01166746
-# JSON: folder for the rendezvous, and the process that started this one
-_RANKS = 'TRAINER_NB_RANKS'
+_RANKS = 'TRAINER_NB_RANKS'     # JSON: folder for the rendezvous, process that started this one
 RANK_VARIABLES = (_RANKS, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR',
                   'MASTER_PORT')
 
@@ -107,18 +105,14 @@ def error_record(e: BaseException) -> dict:
 
 class WorkerTraceback(Exception):
     "The traceback of an error in another process"
-    def __init__(self, text: str): self.text = text
-    def __str__(self): return f'\n{self.text}'
+    def __str__(self): return f'\n{self.args[0]}'
 
 def printable_lines(text: str) -> str:
     "Text of a file without what moves the cursor, line by line"
     return '\n'.join(map(printable, str(text).split('\n')))
 
-def revived(data: Any, is_own: bool) -> Exception:
-    """Make the exception again that `error_record` has described, but none that ends this process
-
-    Without `is_own`, of a run that another process started: only built-in classes, printable text.
-    """
+def revived(data: Any, is_own: bool) -> Exception:  # if not own: built-in classes, plain text
+    "Make the exception again that `error_record` has described, but none that ends this process"
     if not isinstance(data, dict): data = {'message': data}
     def text(o): return o if is_own or not isinstance(o, str) else printable_lines(o)
     name, module = text(str(data.get('type', 'error'))), data.get('module')
@@ -150,14 +144,26 @@ def fork_runs() -> str|None:   # in a fork, the folder of its run; None at the e
     return None
 
 # %% ../../nbs/runs/06_process.ipynb #0a5e0001
-class _Warm:
-    "A Python that has imported this library, and is forked for each run"
-    def __init__(self): self.process = self.place = None
+_warm: ContextVar = ContextVar('warm', default=None)
 
-    def spawn(self, folder):
+class warm_starts:
+    "A context in which runs start in 10 ms, as forks of a process that has imported this library"
+    def __enter__(self) -> None:
+        self.process = self.place = None
+        self.token = _warm.set(self if sys.platform == 'linux' else None)   # forks break elsewhere
+
+    def __exit__(self, *error: Any) -> None:
+        _warm.reset(self.token)
+        self._close()
+
+    def _close(self):
+        if self.process is not None: self.process.stdin.close()
+
+    def spawn(self, folder: Any) -> None:
+        "Start a run; other variables or another working directory need a new process"
         place = {**os.environ}, os.getcwd()
         if self.process is None or self.process.poll() is not None or place != self.place:
-            self.close()
+            self._close()
             self.process = _python(folder, '-m', 'trainer_nb', 'run', '-', stdin=subprocess.PIPE)
             self.place = place
         announce(folder, self.process.pid)      # until the fork writes its own
@@ -165,23 +171,31 @@ class _Warm:
             self.process.stdin.write(json.dumps(str(folder.path)).encode() + b'\n')
             self.process.stdin.flush()
 
-    def close(self):
-        if self.process is not None: self.process.stdin.close()
+# %% ../../nbs/runs/06_process.ipynb #1f060001
+def _start_rank(i, n, home, folder):    # `Popen`; home: a folder for the rendezvous
+    env = {**os.environ, _RANKS: json.dumps([home, os.getpid()]), 'OMP_NUM_THREADS': '1',
+           'RANK': str(i), 'LOCAL_RANK': str(i), 'WORLD_SIZE': str(n)}
+    command = [sys.executable, '-m', 'trainer_nb', 'run', str(folder.path)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
 
-_warm: ContextVar = ContextVar('warm', default=None)
+def _end_all(processes, patience_s):
+    end = monotonic() + patience_s
+    for process in processes:
+        try: process.wait(max(end - monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
-@contextmanager
-def warm_starts() -> Iterator[None]:
-    """A context in which runs start in 10 ms, not in seconds: their processes are forks of a warm one
-
-    It has only imported the library. Not on other systems than Linux: their libraries break in forks.
-    """
-    warm = _Warm() if sys.platform == 'linux' else None
-    token = _warm.set(warm)
-    try: yield
-    finally:
-        _warm.reset(token)
-        if warm is not None: warm.close()
+# %% ../../nbs/runs/06_process.ipynb #1f060003
+def _own_failure(folder, n, children):  # as of `error_record`; None if none failed by itself
+    for i in range(1, n):
+        note = folder.read(f'rank-{i}.json')
+        if note and not note.get('is_lost'):
+            return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
+    for i, process in children.items():
+        if not (code := process.poll()) or folder.read(f'rank-{i}.json'): continue
+        how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
+        return error_record(ProcessFailed(f'rank {i} of {n} {how}'))
 
 # %% ../../nbs/runs/06_process.ipynb #73f6e2d5
 class Ranks:
@@ -195,50 +209,28 @@ class Ranks:
         self.home, self.parent = json.loads(os.environ.get(_RANKS, 'null')) or (None, os.getppid())
         self.rank = int(os.environ['RANK']) if self.is_given else 0
         self.size = int(os.environ['WORLD_SIZE']) if self.is_given else n
-        # index of this rank on its host
-        self.local = int(os.environ.get('LOCAL_RANK', self.rank))
+        self.local = int(os.environ.get('LOCAL_RANK', self.rank))       # its index on its host
 
     def start(self) -> None:
         "As rank 0: start the others, unless `torchrun` did"
         for o in self.folder.path.glob('rank-*.json'): o.unlink()
         if self.is_given or self.size == 1: return
         self.home = tempfile.mkdtemp(prefix='run.')
-        command = [sys.executable, '-m', 'trainer_nb', 'run', str(self.folder.path)]
         for i in range(1, self.size):
-            env = {**os.environ, _RANKS: json.dumps([self.home, os.getpid()]), 'OMP_NUM_THREADS': '1',
-                   'RANK': str(i), 'LOCAL_RANK': str(i), 'WORLD_SIZE': str(self.size)}
-            self.children[i] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
+            self.children[i] = _start_rank(i, self.size, self.home, self.folder)
 
     def end(self) -> None:
         "As rank 0: wait for the others, and kill those that do not end"
-        end = monotonic() + self.patience_s
-        for process in self.children.values():
-            try: process.wait(max(end - monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        _end_all(self.children.values(), self.patience_s)
         if self.children: shutil.rmtree(self.home, ignore_errors=True)
         self.children.clear()
-
-    def tell(self, error: dict, is_lost: bool) -> None:
-        "As another rank: note an error, and whether only the connection to another one was lost"
-        self.folder.write(f'rank-{self.rank}.json', {**error, 'is_lost': is_lost})
 
     def find(self) -> dict|None:  # as of `error_record`; None if no other rank failed by itself
         "As rank 0: find out which rank failed, and why"
         end = monotonic() + self.patience_s
-        while (found := self._find()) is None and monotonic() < end: sleep(.05)
+        find = partial(_own_failure, self.folder, self.size, self.children)
+        while (found := find()) is None and monotonic() < end: sleep(.05)
         return found
-
-    def _find(self):
-        for i in range(1, self.size):
-            note = self.folder.read(f'rank-{i}.json')
-            if note and not note.get('is_lost'):
-                return {**note, 'notes': [*note.get('notes', ()), f'on rank {i}']}
-        for i, process in self.children.items():
-            if not (code := process.poll()) or self.folder.read(f'rank-{i}.json'): continue
-            how = f'was ended by signal {-code}' if code < 0 else f'ended with code {code}'
-            return error_record(ProcessFailed(f'rank {i} of {self.size} {how}'))
 
     def is_stuck(self) -> bool:
         "Return whether another rank failed so long ago that this one waits for it in vain"

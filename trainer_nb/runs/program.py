@@ -6,7 +6,8 @@
 __all__ = ['pack', 'put', 'enter', 'unpack_program', 'used_by', 'launch_run']
 
 # %% ../../nbs/runs/02_program.ipynb #02aa93d4
-import ctypes, io, json, mmap, os, pickle, platform, shutil, socket, sqlite3, sys, threading, warnings
+import ctypes, io, json, mmap, os, pickle, platform, re, shutil, socket, sqlite3, sys, threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,8 +35,7 @@ from .process import spawn
 # %% ../../nbs/runs/02_program.ipynb #f3d54ae9
 _LARGE = 2**20       # bytes from which data have a file of their own
 _NEVER = io.IOBase, socket.socket, sqlite3.Connection, GeneratorType, threading.Thread
-# of a learner; what it was doing when it was stopped is saved as data
-_LEFT = {'stopped': None, 'requests': deque()}
+_LEFT = {'stopped': None, 'requests': deque()}      # of a learner: it is saved as data
 
 def _is_plain(t):
     "Whether a tensor is only a view of its storage"
@@ -226,14 +226,13 @@ _REMEDIES = [    # types → what to do
 
 def _refusal(program, e):
     path, o = _culprit(program, '')
-    for name in 'learn', 'hooks':
-        if path.startswith(f'[{name!r}]'): path = name + path.removeprefix(f'[{name!r}]')
+    path = re.sub(r"^\['(learn|hooks)'\]", r'\1', path)
     remedy = next((text for kinds, text in _REMEDIES if isinstance(o, kinds)),
                   'make it in a function that the other process calls, '
                   'or leave it out of the state in a method __getstate__')
     kind = f'{type(o).__module__}.{type(o).__qualname__}'.removeprefix('builtins.')
-    text = f'{path} is a {kind}, which cannot be copied to another process ({type(e).__name__}: {e}): {remedy}'
-    return TypeError(text)
+    return TypeError(f'{path} is a {kind}, which cannot be copied to another process '
+                     f'({type(e).__name__}: {e}): {remedy}')
 
 # %% ../../nbs/runs/02_program.ipynb #02a00001
 def _may_begin(run, settings, overwrite):
@@ -258,10 +257,7 @@ def _may_begin(run, settings, overwrite):
 # %% ../../nbs/runs/02_program.ipynb #2134311d
 def launch_run(run: Any, program: dict, info: dict, add: Callable, overwrite: bool, max_gb: float,
                on: Engine|None) -> None:    # raises FileExistsError, RuntimeError
-    """Write the folder of a `Run`, and start the process of `program`, unless there is one already
-
-    `add(path)` may write more into the folder; `info` and what it returns go into `run.json`.
-    """
+    "Write the folder of a `Run`, with what `add(path)` adds to it and to `info`, and start it"
     if not _may_begin(run, info['settings'], overwrite): return
     learn, packed, to = program['learn'], pack(program, max_gb), run.folder
     if to.is_run: shutil.rmtree(to.path)
@@ -269,13 +265,12 @@ def launch_run(run: Any, program: dict, info: dict, add: Callable, overwrite: bo
     try:
         put(to.path, packed)
         del packed
-        more = add(to.path) or {}
         to.write('run.json', {
             'name': to.path.name, 'created': time(), 'host': platform.node(), 'cwd': os.getcwd(),
             'path': [os.path.abspath(o) for o in sys.path if os.path.exists(o or '.')],
             'n_metrics': len(learn.metrics), 'versions': versions(learn, program['hooks']),
             'data': {'train': data_checksum(learn.train_dl), 'valid': data_checksum(learn.valid_dl)},
-            'environment': environment(learn.device), **info, **more})
+            'environment': environment(learn.device), **info, **(add(to.path) or {})})
         if on is None: spawn(to)
         else: submit(to, on)
     except BaseException:

@@ -40,55 +40,16 @@ class _Amendments:
             self.flags = flags
             yield 'flags', {'flags': flags, 'branches': [*map(_finite, h.branches)]}
 
-# %% ../../nbs/runs/03_record.ipynb #36a295aa
-class RunRecord(JSONLLogger):
-    "The record of a run; `problem` says what keeps it from being written"
-    problem, over = '', (0, 0.)     # over: epochs, and the seconds that they took
-
-    def tick(self, learn: Any) -> None:
-        "Write what is new, and how far the training is; between two batches"
-        self._careful(self._flush, learn, rest=True)
-        self._careful(self._write_mark, learn)
-
-    def _write_mark(self, learn):
-        "Write a line with steps, samples and seconds of training, for other axes than batches"
-        n, seconds = self.over
-        seconds += sum(row.get('time_s', 0.) for row in learn.history.epoch_rows[n:])
-        self.over, fit, s = (len(learn.history), seconds), learn.fitting, learn.state
-        if fit is not None and fit.train is not None:
-            seconds += fit.time_s + perf_counter() - fit.opened
-        counts = {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
-        self.write('mark', self.n, counts)
-        self._note()
+# %% ../../nbs/runs/03_record.ipynb #1f030001
+class _Sturdy(JSONLLogger):
+    "A `JSONLLogger` that tries again after a disk error"
+    problem = ''        # what keeps it from being written
 
     def open(self, learn: Any) -> None:
-        self.amendments = _Amendments(learn.history)
-        self.along, self.over = CurveFile(self.path), (0, 0.)      # thinned out, for those who look
         try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
-            self.place, self.good = RunRecord.place, copy(self.amendments)
+            self.place = _Sturdy.place
             self._fail(e)
-
-    def _flush(self, learn: Any, rest: bool = False) -> None:
-        for kind, values in self.amendments.rows(learn.history, self.n): self.write(kind, self.n, values)
-        super()._flush(learn, rest)
-
-    def sync(self, learn: Any) -> None:
-        super().sync(learn)
-        self.along.update()
-        self.along.save()
-
-    def close(self, learn: Any) -> None:
-        if self.file is not None:
-            self._write_mark(learn)
-            self.file.flush()
-            self.along.update()
-            self.along.save(always=True)
-        super().close(learn)
-
-    def _note(self):
-        super()._note()
-        self.good = copy(self.amendments)
 
     def _careful(self, f: Callable, *args: Any, **kwargs: Any) -> None:
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
@@ -100,26 +61,70 @@ class RunRecord(JSONLLogger):
 
     def _fail(self, e):
         self.problem = f'the record cannot be written ({e.strerror or e})'
-        self.good.flags = []        # they are written again
         file, self.file = self.file, None
         with suppress(OSError):
             if file is not None: file.close()
 
     def _again(self):
         self.path.parent.mkdir(exist_ok=True)
-        size, _, *counts = self.place
-        self.n, self.n_valid, self.n_epoch = counts
-        self.amendments = copy(self.good)
+        size, _, self.n, self.n_valid, self.n_epoch = self.place
         self._append()
         if self.file.tell() > size: self.file.truncate(size)
         self.file.seek(0, os.SEEK_END)
 
-    def again(self, learn: Any) -> None:
-        "Write the whole record of a fit that is over to a new file"
-        self._restart()
-        self.open(learn)
-        self._flush(learn, rest=True)
-        self.close(learn)
+# %% ../../nbs/runs/03_record.ipynb #1f030004
+class _Progress:
+    "Steps, samples and seconds of training so far, for other axes than batches"
+    def __init__(self): self.n, self.seconds = 0, 0.        # of epochs that are over
+
+    def counts(self, learn: Any) -> dict:
+        h, fit, s = learn.history, learn.fitting, learn.state
+        self.seconds += sum(row.get('time_s', 0.) for row in h.epoch_rows[self.n:])
+        self.n, seconds = len(h), self.seconds
+        if fit is not None and fit.train is not None:
+            seconds += fit.time_s + perf_counter() - fit.opened
+        return {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
+
+# %% ../../nbs/runs/03_record.ipynb #36a295aa
+class RunRecord(_Sturdy):
+    "The record of a run; `problem` says what keeps it from being written"
+    def tick(self, learn: Any) -> None:
+        "Write what is new, and how far the training is; between two batches"
+        self._careful(self._flush, learn, rest=True)
+        self._careful(self._write_mark, learn)
+
+    def _write_mark(self, learn):
+        self.write('mark', self.n, self.progress.counts(learn))
+        self._note()
+
+    def open(self, learn: Any) -> None:
+        self.along, self.progress = CurveFile(self.path), _Progress()   # for those who look
+        self.amendments, self.good = (_Amendments(learn.history) for _ in range(2))
+        super().open(learn)
+
+    def _flush(self, learn: Any, rest: bool = False) -> None:
+        for kind, values in self.amendments.rows(learn.history, self.n): self.write(kind, self.n, values)
+        super()._flush(learn, rest)
+
+    def _note(self):
+        super()._note()
+        self.good = copy(self.amendments)
+        self.good.flags = []        # after an error, they are written again
+
+    def _again(self):
+        self.amendments = copy(self.good)
+        super()._again()
+
+    def sync(self, learn: Any) -> None:
+        super().sync(learn)
+        self.along.save()
+
+    def close(self, learn: Any) -> None:
+        if self.file is not None:
+            self._write_mark(learn)
+            self.file.flush()
+            self.along.save(always=True)
+        super().close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
 def _is_branch(o):

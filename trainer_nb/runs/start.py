@@ -23,7 +23,6 @@ from .run import Run
 from .worker import torch_settings
 
 # %% ../../nbs/runs/08_start.ipynb #21886fd9
-# arguments that `fit` takes, too
 _FIT = 'max_steps', 'valid_every', 'valid_every_epochs', 'valid_first', 'lr', 'keep_best', 'resume'
 
 def _plan(learn, n_epochs, kwargs):
@@ -47,8 +46,7 @@ def _plan(learn, n_epochs, kwargs):
     counts = {'n_epochs': plan.n_epochs, 'max_steps': plan.max_steps}
     return {**kwargs, **{k: v for k, v in counts.items() if v is not None}}
 
-def _check_engine(on, n_procs):
-    "Raise TypeError, ValueError, or RuntimeError if the engine cannot be used here"
+def _check_engine(on, n_procs):     # raises TypeError, ValueError, or RuntimeError: not here
     name = type(on).__name__
     if not isinstance(on, Engine): raise TypeError(
         f"on is {on!r}: expected None, this machine, or an engine, Slurm(time='2:00:00')")

@@ -9,7 +9,6 @@ __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 import argparse, os, sys
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain, filterfalse
 from pathlib import Path
 from time import sleep, time
 from typing import Self
@@ -41,8 +40,7 @@ def _size_on_disk(path):
     total = 0
     for top, _, names in os.walk(path):
         for name in names:
-            with suppress(OSError):     # deleted meanwhile
-                total += os.lstat(os.path.join(top, name)).st_size
+            with suppress(OSError): total += os.lstat(os.path.join(top, name)).st_size
     return total
 
 def _created(folder):   # seconds; 0 if it is unknown
@@ -70,9 +68,22 @@ _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
             'size': lambda v: f'{v/1e6:.1f} MB',
             'best valid_loss': lambda v: '' if v != v else f'{v:.4g}'}
 
-# %% ../../nbs/runs/09_table.ipynb #78dace31
-class RunTable:
-    "A table of the runs in a folder, the newest first"
+# %% ../../nbs/runs/09_table.ipynb #1f090001
+def _order(values, by, reverse):    # indices, those without a value last; raises ValueError
+    if by not in values[0]:
+        raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
+                         f'{did_you_mean(str(by), values[0])}')
+    def key(i):
+        v = values[i][by].partition('/')[0] if by == 'epochs' else values[i][by]
+        try: return 0, float(v), ''
+        except ValueError: return 1, 0., str(v)
+    missing = [i for i, row in enumerate(values) if row[by] in ('', None) or row[by] != row[by]]
+    known = [i for i in range(len(values)) if i not in missing]
+    return sorted(known, key=key, reverse=reverse) + missing
+
+# %% ../../nbs/runs/09_table.ipynb #1f090004
+class _Runs:
+    "The runs in a folder, the newest first"
     def __init__(self, folder: str|Path = 'runs'):
         self.folder = Path(folder)
         found = map(RunFolder, sorted(self.folder.iterdir()) if self.folder.is_dir() else ())
@@ -87,33 +98,13 @@ class RunTable:
         empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
         return [{k: v for k, v in row.items() if k not in empty} for row in rows]
 
-    @property
-    def rows(self) -> list[dict]:  # column → str
-        "The values as text"
-        return [{k: _FORMATS.get(k, str)(v) for k, v in row.items()} for row in self.values]
-
     def sort(self,
         by: str,    # a column
         reverse: bool = False,  # True: the largest first
     ) -> Self:      # raises ValueError
         "Order the rows by a column; those without a value come last"
-        values = self.values
-        if values and by not in values[0]:
-            raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
-                             f'{did_you_mean(str(by), values[0])}')
-        def key(i):
-            v = values[i][by].partition('/')[0] if by == 'epochs' else values[i][by]
-            try: return 0, float(v), ''
-            except ValueError: return 1, 0., str(v)
-        def is_missing(i): return values[i][by] in ('', None) or values[i][by] != values[i][by]
-        order = sorted(filterfalse(is_missing, range(len(values))), key=key, reverse=reverse)
-        missing = filter(is_missing, range(len(values)))
-        self.items = [self.items[i] for i in chain(order, missing)]
+        if self.items: self.items = [self.items[i] for i in _order(self.values, by, reverse)]
         return self
-
-    def _lines(self):
-        rows = self.rows
-        return [[*rows[0]], *([*o.values()] for o in rows)]
 
     @property
     def is_live(self) -> bool:
@@ -121,18 +112,26 @@ class RunTable:
         return any(not read_status(o.folder).is_over for o in self.items)
 
     def __len__(self): return len(self.items)
-
     def __getitem__(self, i: int) -> Run: return Run(self.items[i].folder.path)
-
     def __iter__(self) -> Iterator[Run]: return (Run(o.folder.path) for o in self.items)
 
+# %% ../../nbs/runs/09_table.ipynb #78dace31
+class RunTable(_Runs):
+    "A table of the runs in a folder, the newest first"
     @property
-    def _none(self): return f'no runs in {os.path.relpath(self.folder)}'
+    def rows(self) -> list[dict]:  # column → str
+        "The values as text"
+        return [{k: _FORMATS.get(k, str)(v) for k, v in row.items()} for row in self.values]
 
-    def __repr__(self): return text_table(self._lines()) if self.items else self._none
+    def _lines(self):
+        rows = self.rows
+        return [[*rows[0]], *([*o.values()] for o in rows)]
+
+    def _none(self): return f'no runs in {os.path.relpath(self.folder)}'
+    def __repr__(self): return text_table(self._lines()) if self.items else self._none()
 
     def _repr_html_(self):
-        return html_table(self._lines()) if self.items else f'<p>{self._none}</p>'
+        return html_table(self._lines()) if self.items else f'<p>{self._none()}</p>'
 
     def _ipython_display_(self): _TableView(self).show()
 
@@ -148,10 +147,8 @@ class _TableView(LiveView):
     def show(self) -> None:
         if front_end() != 'html': return print(self.table)
         is_live = self.table.is_live
-        self.handle = show_bundle(self._bundle(is_live))
-        if not is_live: return
-        with self.budget.drawing(): pass
-        self.start()
+        with self.budget.drawing(): self.handle = show_bundle(self._bundle(is_live))
+        if is_live: self.start()
 
     def _bundle(self, is_live):
         html = self.table._repr_html_() + (self.stale() if is_live else '')
@@ -203,11 +200,7 @@ def _tail(folder):
     at = 0
     while True:
         is_over = read_status(folder).is_over      # before the last look
-        try:
-            with folder.open('output.txt') as f:
-                f.seek(at)
-                data = f.read(2**24)
-        except (OSError, ValueError): data = b''
+        data = folder.read_bytes('output.txt', at)
         at += len(data)
         print(data.decode(errors='replace'), end='', flush=True)
         if is_over and not data: return
@@ -235,8 +228,7 @@ def main(
     if is_fork: announce(folder, os.getpid())
     if o.command != 'status' and not folder.is_run: sys.exit(f'there is no run in {path}')
     if o.command == 'run':
-        for stream in sys.stdout, sys.stderr:
-            stream.reconfigure(line_buffering=True, errors='replace')
+        for out in sys.stdout, sys.stderr: out.reconfigure(line_buffering=True, errors='replace')
         try: return Worker(folder.path).run()
         except RuntimeError as e: sys.exit(str(e))
     if o.command == 'check-resume': return _check_resume(folder, o)

@@ -32,8 +32,8 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
     total = f'/{n}' if (n := count_of(o, 'end_epoch')) else ''
     where = f'batch {count_of(o, "batch")}' + (f'/{end}' if end else '')
     if not o.get('training', True): where = f'validating, batch {count_of(o, "valid_idx")}'
-    state = [] if status.state == 'running' else [status.state]
-    parts = [name, *state, f'epoch {count_of(o, "epoch")}{total}', where]
+    state = '' if status.state == 'running' else status.state
+    parts = [name, state, f'epoch {count_of(o, "epoch")}{total}', where]
     parts += [f'{k.removeprefix("train_")} {v:.4g}' for k, v in history.recent().items()]
     best = history.best(first)
     if best is not None:
@@ -41,9 +41,9 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
         parts.append(f'best valid_loss {row["valid_loss"]:.4g}, epoch {row["epoch"]}')
     if isinstance(rate := o.get('rate'), (int, float)) and rate > 0:
         left = max(end - count_of(o, 'batch'), 0)/rate
-        parts.append(f'{rate:.{0 if rate >= 10 else 2}f} it/s')
-        if left: parts.append(f'{format_time(left)} left')
-    return printable(' · '.join([*parts, *filter(None, [status.note])]))
+        speed = f'{rate:.{0 if rate >= 10 else 2}f} it/s'
+        parts += [speed, f'{format_time(left)} left' if left else '']
+    return printable(' · '.join(filter(None, [*parts, status.note])))
 
 # %% ../../nbs/runs/05_view.ipynb #6a5dabd3
 class _Contents:
@@ -55,9 +55,13 @@ class _Contents:
         counts = (count_of(info, k) for k in ('first_row', 'first_batch', 'n_metrics'))
         self.first_row, self.first_batch, self.n_metrics = counts
 
-    def line(self, status): return status_line(self.name, status, self.tail.history, self.first_row)
+    def lines(self, status):    # where the run is, and for a fork what came of it
+        res = [status_line(self.name, status, self.tail.history, self.first_row)]
+        return res if self.branch is None else [*res, self.branch.text(self.tail.history)]
 
-    def branch_text(self): return '' if self.branch is None else self.branch.text(self.tail.history)
+    def print(self, status):
+        for o in self.table() if status.is_over else '', *self.lines(status):
+            if o: print(o, flush=True)
 
     def table(self):    # '' if there is no row
         h = self.tail.history
@@ -68,8 +72,7 @@ class _Contents:
         total, state = end - self.first_batch, status.state
         share = min(max((n - self.first_batch)/total, 0), 1) if total > 0 else None
         if state not in STATES: state = 'failed' if status.is_over else 'running'
-        line = ' · '.join(filter(None, [self.line(status), self.branch_text()]))
-        return line, 1. if state == 'done' else share, state
+        return ' · '.join(self.lines(status)), 1. if state == 'done' else share, state
 
     def below(self, status):    # (HTML of the table, `Chart` or None)
         h, end = self.tail.history, count_of(status.data or {}, 'end')
@@ -97,8 +100,7 @@ class _MarimoRow:
         def made(label, tip, enabled, shown=None):
             def click(_): clicked(label)
             return mo.ui.button(click, label=shown or label, tooltip=tip, disabled=not enabled)
-        self.mo, self.text = mo, ''
-        self.is_new = False     # whether the text differs from what `html` wrote
+        self.mo, self.text, self.is_new = mo, '', False     # is_new: `html` wrote another text
         self.buttons = {label: SimpleNamespace(description=label) for label in buttons}
         self.faces = {label: made(label, *o) for label, o in buttons.items()}
         self.faces['Resume'] = made('Pause', *buttons['Pause'], 'Resume')
@@ -147,8 +149,7 @@ class _Clicks:
             if not self.asked:      # a click has changed the label before its answer comes
                 if button.description != label: button.description = label
                 return
-            # an answer that comes after this is told the next time
-            is_answered = self.asked[-1].answer is not None
+            is_answered = self.asked[-1].answer is not None     # a later one is told the next time
             self.row.say(str(self.asked[-1]))
             if is_answered: self.asked.clear()
 
@@ -174,34 +175,17 @@ class _Panel(Area):
         self.is_closed = True
         super().close(*args, **kwargs)
 
-# %% ../../nbs/runs/05_view.ipynb #vi30vi
-class View(LiveView):
-    "The output of a cell that shows a run"
-    gone_s = 5.         # until a folder that is gone counts as deleted
+# %% ../../nbs/runs/05_view.ipynb #1f050004
+class _RunOutput(LiveView):
+    "The outputs of the cells that show a run, with its buttons"
     plot_s = 1.         # shortest time between two plots; the status line may change more often
 
-    def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
+    def __init__(self, folder: RunFolder, tail: RecordTail):
         self.contents = _Contents(folder, tail)
         super().__init__(f'view of {self.contents.name}')
-        self.folder, self.tail, self.look = folder, tail, look or partial(read_status, folder)
-        self.clicks = _Clicks(folder, self.clicked)
-        self.drawing = threading.Lock()
-        self.areas, self.widgets, self.plotted_at = [], [], -math.inf
-        self.seen = self.gone_at = None
+        self.tail, self.clicks, self.plotted_at = tail, _Clicks(folder, self.clicked), -math.inf
+        self.areas, self.widgets, self.drawing = [], [], threading.Lock()
         self.advice = f'attach({os.path.relpath(folder.path)!r}) shows the run again'
-
-    def show(self) -> None:
-        "Show it in this cell"
-        self.tail.update()
-        status = self.look()
-        if front_end() != 'html':
-            table = self.contents.table() if status.is_over else ''
-            for o in filter(None, [table, self.contents.line(status), self.contents.branch_text()]):
-                print(o, flush=True)
-        elif status.is_over and self.thread is None: self._close_area(Area(), status)
-        else:
-            with self.drawing: self.areas.append(self._open_area(status))
-            self.start()
 
     def _open_area(self, status):  # `Area`
         "Make outputs in this cell that show the run from now on"
@@ -215,45 +199,58 @@ class View(LiveView):
         self._draw_areas([area], status, True)
         return area
 
-    def _draw_areas(self, areas, status, is_plotted):
+    def _draw_areas(self, areas, status, is_plotted):   # is_plotted: however young the last plot is
+        is_plotted |= monotonic() >= self.plotted_at + self.plot_s
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status) if is_plotted else (None, None)
         above = self.clicks.row.html() if isinstance(self.clicks.row, _MarimoRow) else ''
         advice = '' if status.is_over else self.advice
         for area in areas: area.draw(line, share, table, chart, advice, state, above)
         self.drawn_at = monotonic()
-
-    def step(self) -> float|None:
-        status, is_asked = self.look(), bool(self.clicks.asked)
-        if self._has_ended(status): return None
-        is_news = self.seen is None or status.state != self.seen[0] or self.clicks.has_new_row
-        if is_news or self.budget.is_due: self._draw(status)
-        if is_asked: self.clicks.tell(status)
-        return .03 if is_asked else self.tick_s
-
-    def _has_ended(self, status):
-        "Return whether the run has ended; a folder that is gone may come back with its file system"
-        if status.state != 'missing': self.gone_at = None
-        elif self.gone_at is None: self.gone_at = monotonic()
-        return status.is_over and (self.gone_at is None or monotonic() - self.gone_at > self.gone_s)
-
-    def _draw(self, status):
-        with self.drawing, self.budget.drawing():
-            o, new = status.data or {}, self.tail.update()
-            now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
-            self.clicks.tell(status)
-            if new or now != self.seen or self.is_old or self.clicks.has_new_row:
-                is_due = monotonic() >= self.plotted_at + self.plot_s
-                is_plotted = is_due or not self.seen or status.state != self.seen[0]
-                if is_plotted: self.plotted_at = monotonic()
-                self._draw_areas(self.areas, status, is_plotted)
-            self.seen = now
+        if is_plotted: self.plotted_at = self.drawn_at
 
     def _close_area(self, area, status):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status)
         n = self.tail.history.n_steps - self.contents.first_batch
         area.close(line, table, chart, self.contents.table(), f'plot of {n} batches', state, share)
+
+# %% ../../nbs/runs/05_view.ipynb #vi30vi
+class View(_RunOutput):
+    "The output of a cell that shows a run"
+    gone_s = 5.         # until a folder that is gone counts as deleted
+
+    def __init__(self, folder: RunFolder, tail: RecordTail, look: Callable|None = None):
+        super().__init__(folder, tail)
+        self.look, self.seen, self.there_at = look or partial(read_status, folder), (None,), monotonic()
+
+    def show(self) -> None:
+        "Show it in this cell"
+        self.tail.update()
+        status = self.look()
+        if front_end() != 'html': self.contents.print(status)
+        elif status.is_over and self.thread is None: self._close_area(Area(), status)
+        else:
+            with self.drawing: self.areas.append(self._open_area(status))
+            self.start()
+
+    def step(self) -> float|None:
+        status = self.look()
+        if status.state != 'missing': self.there_at = monotonic()
+        may_return = status.state == 'missing' and monotonic() < self.there_at + self.gone_s
+        if status.is_over and not may_return: return None
+        self.clicks.tell(status)
+        is_news = status.state != self.seen[0] or self.clicks.has_new_row
+        if is_news or self.budget.is_due: self._draw(status)
+        return .03 if self.clicks.asked else self.tick_s
+
+    def _draw(self, status):
+        with self.drawing, self.budget.drawing():
+            o, new = status.data or {}, self.tail.update()
+            now = status.state, status.note, o.get('batch'), o.get('valid_idx'), o.get('rate')
+            if new or now != self.seen or self.is_old or self.clicks.has_new_row:
+                self._draw_areas(self.areas, status, status.state != self.seen[0])
+            self.seen = now
 
     def leave(self) -> None:
         self.tail.update()

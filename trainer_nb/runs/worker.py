@@ -68,8 +68,7 @@ def _train(worker):
     program = unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
-    # into output.txt
-    learn.display = without_screen(learn).add_hook(Display('text', plot=False))
+    learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt
     heart.record = RunRecord(worker.folder.path/'record'/'log.jsonl')
     own, accelerate = [heart.record, heart, worker.mail.pausing], accelerate_hook(learn, hooks)
     if ranks.size > 1 and accelerate is None: hooks = *hooks, (accelerate := Accelerate())
@@ -92,8 +91,7 @@ def _train(worker):
 def _fit(learn, program, hooks, own, checkpoints):
     "Begin the fit, continue it from its newest checkpoint, or resume one that was stopped"
     if Folder(checkpoints).n:
-        bounds = {**program['kwargs'], **program['totals']}
-        learn.fit(**{**bounds, 'resume': True}, hooks=(*hooks, *own))
+        learn.fit(**{**program['kwargs'], **program['totals'], 'resume': True}, hooks=(*hooks, *own))
     elif program['is_stopped']:
         with learn.added_hooks(*hooks): learn.load(checkpoints.with_name('start.pt'))
         learn.stopped.plan.hooks = (*hooks, *own)
@@ -121,7 +119,7 @@ def _watch(worker):
 def _give_up(worker):
     "End this process, whose other thread waits for a rank that has failed"
     text = 'another rank has failed; run.output says why'
-    worker.fail(worker.ranks.find() or error_record(RuntimeError(text)))
+    _fail(worker, worker.ranks.find() or error_record(RuntimeError(text)))
     worker.mail.say_rest()
     worker.ranks.end()
     worker.beat()
@@ -135,12 +133,17 @@ def _follow(worker):
     except TrainingInterrupted: pass
     except BaseException as e:
         traceback.print_exc()
-        worker.ranks.tell(error_record(e), is_lost(e))
+        worker.folder.write(f'rank-{worker.ranks.rank}.json', {**error_record(e), 'is_lost': is_lost(e)})
         code = 1
     for o in sys.stdout, sys.stderr: o.flush()
     os._exit(code)      # without cleaning up, which may wait for ranks that have ended
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17005
+def _fail(worker, error, why=''):     # error: by `error_record`
+    heart = worker.heart
+    heart.state, heart.error = 'waiting' if worker.is_tried_again else 'failed', error
+    heart.note = f'{why}{error["type"]}: {error["message"]}'
+
 def _trained(worker):     # 'done' or 'stopped'; None after an error
     worker.is_training = True
     try:
@@ -150,7 +153,7 @@ def _trained(worker):     # 'done' or 'stopped'; None after an error
     except BaseException as e:
         traceback.print_exc()
         found = worker.ranks.find() if is_lost(e) and worker.ranks.size > 1 else None
-        worker.fail(found or error_record(e))
+        _fail(worker, found or error_record(e))
     finally: worker.is_training = False
 
 def _keep(worker, end):
@@ -164,11 +167,10 @@ def _keep(worker, end):
         folder.make()
         with learn.added_hooks(*(worker.hooks if learn.stopped is not None else ())):
             learn.save(folder.path/'result.pt')
-        # a reader looks for the result
-        heart.state, heart.note = end, outcome(learn, worker.first)
+        heart.state, heart.note = end, outcome(learn, worker.first)  # a reader looks for the result
     except BaseException as e:
         traceback.print_exc()
-        worker.fail(error_record(e), 'the result was not saved: ')
+        _fail(worker, error_record(e), 'the result was not saved: ')
 
 # %% ../../nbs/runs/04_worker.ipynb #b91986d9
 class Worker:
@@ -180,36 +182,17 @@ class Worker:
         self.heart, self.mail = Heartbeat(self.folder), Mailbox(self)
         self.info = self.folder.read('run.json')
         self.ranks = Ranks(self.folder, self.info.get('n_procs', 1))
-        self.hooks, self.first, self.is_training = (), 0, False
-        # to continue when its job does
-        self.leaves, self.is_leaving = 'TRAINER_NB_LEAVES' in os.environ, False
-        # by the engine, perhaps, after a failure
-        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ
-        self.over = threading.Event()
+        self.hooks, self.first, self.over = (), 0, threading.Event()
+        self.is_training = self.is_leaving = False
+        self.leaves = 'TRAINER_NB_LEAVES' in os.environ             # to continue when its job does
+        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ    # by the engine, after a failure
 
     @property
     def learn(self) -> Learner|None: return self.heart.learn    # None before training
 
     def run(self) -> int:  # exit code
         "Train from the beginning, or from the newest checkpoint of this run"
-        if self.ranks.rank: return _follow(self)
-        lock = Lock(self.folder.path)
-        lock.acquire()
-        self.ranks.start()
-        if 'TRAINER_NB_CHILD' in os.environ: end_with_parent(self.ranks.parent, self.ranks.home)
-        self.beat()
-        thread = threading.Thread(target=_watch, args=(self,), name='run', daemon=True)
-        thread.start()
-        if (end := _trained(self)) is not None: _keep(self, end)
-        self.ranks.end()
-        self.over.set()
-        self.heart.is_over = True
-        thread.join()
-        self._complete()
-        if self.heart.state != 'waiting': self.mail.say_rest()
-        self.beat()
-        lock.release()
-        return int(self.heart.error is not None)
+        return _follow(self) if self.ranks.rank else _lead(self)
 
     def beat(self) -> None:
         "Write the status, and answers that could not be written before"
@@ -227,17 +210,33 @@ class Worker:
         self.is_leaving = True
         self.learn.request('stop')
 
-    def fail(self, error: dict, why: str = '') -> None:
-        "Note an error, as `error_record` describes it"
-        heart = self.heart
-        heart.state, heart.error = 'waiting' if self.is_tried_again else 'failed', error
-        heart.note = f'{why}{error["type"]}: {error["message"]}'
+# %% ../../nbs/runs/04_worker.ipynb #1f040003
+def _write_again(worker):
+    "Write the record and the plan once more if somebody deleted the folder"
+    if worker.learn is None or worker.folder.is_run: return
+    try:
+        worker.folder.make()
+        worker.folder.write('run.json', worker.info)
+    except OSError: return traceback.print_exc()
+    worker.heart.record.before_fit(worker.learn)
+    worker.heart.record.after_fit(worker.learn)
 
-    def _complete(self):
-        "At the end, write the record and the plan again if somebody deleted the folder"
-        if self.learn is None or self.folder.is_run: return
-        try:
-            self.folder.make()
-            self.heart.record.again(self.learn)
-            self.folder.write('run.json', self.info)
-        except OSError: traceback.print_exc()
+def _lead(worker):      # exit code
+    lock = Lock(worker.folder.path)
+    lock.acquire()
+    ranks, heart = worker.ranks, worker.heart
+    ranks.start()
+    if 'TRAINER_NB_CHILD' in os.environ: end_with_parent(ranks.parent, ranks.home)
+    worker.beat()
+    thread = threading.Thread(target=_watch, args=(worker,), name='run', daemon=True)
+    thread.start()
+    if (end := _trained(worker)) is not None: _keep(worker, end)
+    ranks.end()
+    worker.over.set()
+    heart.is_over = True
+    thread.join()
+    _write_again(worker)
+    if heart.state != 'waiting': worker.mail.say_rest()
+    worker.beat()
+    lock.release()
+    return int(heart.error is not None)
