@@ -55,6 +55,7 @@ def _advice(path, loaders):
         return f"{_IN_PASS}; or give it state_dict and load_state_dict, and read it by torchdata's StatefulDataLoader"
     return next(text for start, text in _ADVICE if path.startswith(start))
 
+# %% ../../nbs/runs/22_check.ipynb #4337d906
 def _in_words(o):
     if o.error: return f'✗ it cannot be resumed: {o.error}'
     where = ' and '.join(o.stops)
@@ -65,6 +66,12 @@ def _in_words(o):
     if o.noisy: return f'? two uninterrupted runs differ already, in {", ".join(o.noisy[:5])}: no answer'
     text = f'✓ {o.how} {where}, and resumed in new processes: equal to the uninterrupted run bit for bit'
     return text + (', but not all state was restored' if o.lost else '')
+
+def _html(status, lines, notes, names):     # names: how the first notes begin, in bold
+    def bold(note, name): return f'<b>{escape(name)}</b>{escape(note.removeprefix(name))}'
+    texts = [*map(bold, notes, names), *map(escape, notes[len(names):])]
+    below = ''.join(f'<div style="margin-top:4px">{o}</div>' for o in texts)
+    return f'<div style="margin-bottom:4px">{escape(status)}</div>{html_table(lines)}{below}'
 
 # %% ../../nbs/runs/22_check.ipynb #cs000006
 @dataclass(repr=False)
@@ -105,12 +112,7 @@ class ResumeReport:
     def __repr__(self): return '\n'.join([self.status(), text_table(self.lines()), *self.notes()])
 
     def _repr_html_(self):
-        notes = [escape(o) for o in self.notes()]
-        for i, o in enumerate(self.lost):
-            name = escape(o['object'])
-            notes[i] = f'<b>{name}</b>{notes[i].removeprefix(name)}'
-        notes = ''.join(f'<div style="margin-top:4px">{o}</div>' for o in notes)
-        return f'<div style="margin-bottom:4px">{escape(self.status())}</div>{html_table(self.lines())}{notes}'
+        return _html(self.status(), self.lines(), self.notes(), [o['object'] for o in self.lost])
 
 # %% ../../nbs/runs/22_check.ipynb #cs0001b
 def _as_fit(program, place, load_from, ends, fit, n_procs, hooks):
