@@ -9,6 +9,7 @@ __all__ = ['leaves', 'Point', 'Fingerprint']
 import base64, json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,12 @@ def _states(opt, named):
         for name, o in opt.state.get(p, {}).items():
             if isinstance(o, (Tensor, int, float)): yield f'{name} of {k}', o
 
+def _buffers(learn): return chain.from_iterable(m.named_buffers() for m in trained(learn))
+
+def _key(learn):    # of the point of a batch
+    s, kind = learn.state, 'training' if learn.training else 'validation'
+    return s.epoch, kind, s.optimizer_step, s.batch_idx if learn.training else learn.valid_idx
+
 class _RNG:
     "Hashes RNG states; of one that has not changed, the hash before counts"
     def __init__(self): self.seen = {}
@@ -181,35 +188,48 @@ class _RNG:
                 self.seen[name] = state, bytes.fromhex(digest(state))
             point.note(f'RNG {when}', name, self.seen[name][1])
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #e852a716
-class _Parts(Hook):
-    "What each event and step adds to the point of a batch"
+# %% ../../nbs/runs/23_fingerprint.ipynb #6c3bf9fe
+class _Batches(Hook):
+    "Opens and closes the points of the batches that are recorded"
     point = phase = None    # of the batch that is computed
     keep = {}               # key of a point → the part of it whose tensor is kept
 
-    def _is_on(self, learn):
-        "Whether this is the batch of the point, and not one that a hook validates in its middle"
-        return self.point is not None and learn.phase is self.phase
+    def is_due(self, learn: Learner, i: int) -> bool:
+        "Return whether batch `i` of the pass is recorded"
+        return i % self.every == 0
 
     def before_step(self, learn: Learner) -> None:
-        fit, s = learn.fitting, learn.state
+        fit = learn.fitting
         if self.calls is None or fit is None or learn.phase not in fit.phases.values(): return
-        i = s.batch_idx if learn.training else learn.valid_idx
-        self.point, self.phase = None, learn.phase
-        if not self.is_due(learn, i): return
-        kind = 'training' if learn.training else 'validation'
-        key = s.epoch, kind, s.optimizer_step, i
+        self.point, self.phase, key = None, learn.phase, _key(learn)
+        if not self.is_due(learn, key[3]): return
         self.point = Point(key, live_facts(learn), self.keep.get(key))
         self.named = named_parameters(trained(learn))       # a hook may have sharded them
         self.rng.add(self.point, 'before the batch')
         self.point.add('batch', leaves(learn.batch, 'batch'))
         if not learn.training: return
         self.point.add('parameters before the batch', self.named.items())
-        self._add_buffers(learn, 'before the batch')
+        self.point.add('buffers before the batch', _buffers(learn))
 
-    def _add_buffers(self, learn, when):
-        for m in trained(learn): self.point.add(f'buffers {when}', m.named_buffers())
+    def _is_on(self, learn):
+        "Whether this is the batch of the point, and not one that a hook validates in its middle"
+        return self.point is not None and learn.phase is self.phase
 
+    def after_step(self, learn: Learner) -> None:
+        if not self._is_on(learn): return
+        self.rng.add(self.point, 'after the step')
+        self.close_point(learn)
+
+    def close_point(self, learn: Learner) -> None:
+        "End the point of a batch"
+        self.lines.add_point(self.point)
+        self.point = None
+
+    def after_cancel(self, learn: Learner) -> None: self.point = None
+
+# %% ../../nbs/runs/23_fingerprint.ipynb #e852a716
+class _Parts(_Batches):
+    "Adds what the steps of a batch compute to its point"
     def do_step(self, learn: Learner, nxt: Callable) -> None:
         if not self._is_on(learn): return nxt()
         self.rng.add(self.point, 'before the forward pass')
@@ -217,7 +237,7 @@ class _Parts(Hook):
         self.calls.point = self.point
         try: nxt()
         finally: self.calls.point, self.calls.last = None, (None, 0)
-        if learn.training: self._add_buffers(learn, 'after the forward pass')
+        if learn.training: self.point.add('buffers after the forward pass', _buffers(learn))
         self.rng.add(self.point, 'after the forward pass')
         if learn.loss is not None: self.point.add('loss', [('loss', learn.loss)])
 
@@ -236,11 +256,6 @@ class _Parts(Hook):
         self.point.add('optimizer state', _states(learn.opt, named))
         self.point.add('parameters after the step', named.items())
         return stepped
-
-    def after_step(self, learn: Learner) -> None:
-        if not self._is_on(learn): return
-        self.rng.add(self.point, 'after the step')
-        self.close_point(learn)
 
 # %% ../../nbs/runs/23_fingerprint.ipynb #324c3333
 class Fingerprint(_Parts):
@@ -271,18 +286,7 @@ class Fingerprint(_Parts):
         self.lines.add([{'kind': 'start', 'every': self.every, 'facts': fit_facts(learn, hooks)}])
         self.calls = _Calls(learn.model)
 
-    def is_due(self, learn: Learner, i: int) -> bool:
-        "Return whether batch `i` of the pass is recorded"
-        return i % self.every == 0
-
-    def close_point(self, learn: Learner) -> None:
-        "End the point of a batch"
-        self.lines.add_point(self.point)
-        self.point = None
-
     def after_epoch(self, learn: Learner) -> None: self.lines.flush()
-
-    def after_cancel(self, learn: Learner) -> None: self.point = None
 
     def after_fit(self, learn: Learner) -> None:
         if self.calls is None: return
