@@ -50,23 +50,23 @@ def versions(learn: Learner, hooks: tuple) -> dict[str, str]:
     parts = [learn, *learn.model.modules(), learn.loss_fn, *learn.opts.values(), *learn.hooks, *hooks,
              learn.train_dl, getattr(learn.train_dl, 'dataset', None)]
     tops = {type(o).__module__.split('.')[0] for o in parts}
-    res = versions_here()
-    git = {k: res.pop(k) for k in ('git', 'git_dirty') if k in res}
+    res = library_versions()
     for name in sorted(tops - {'builtins', '__main__', *res}):
         try: res[name] = version(name)
         except PackageNotFoundError: pass
-    return {**res, **git}
+    return res | _git_state()
 
 def versions_here() -> dict:
     "Return the versions of Python, torch and this library, and the state of git in this folder"
+    return library_versions() | _git_state()
+
+def _git_state():
     def git(*args):
         # killed while it holds a lock, git leaves it
         command = ['git', '--no-optional-locks', *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=2, check=True).stdout.strip()
-    res = library_versions()
-    try:
-        return res | {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
-    except (OSError, subprocess.SubprocessError): return res
+    try: return {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
+    except (OSError, subprocess.SubprocessError): return {}
 
 # %% ../../nbs/runs/18_card.ipynb #7539e9a0
 def _tensors(dl):

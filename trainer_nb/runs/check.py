@@ -279,8 +279,7 @@ def check_resume(learn: Learner,
         run = as_count('n_procs', n_procs) > 1 or run
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
             put(folder := Path(o), pack({'learn': learn, 'rng': rng_state()}))
-            fit = bounds_within(learn, within)
-            train = partial(_train, folder, fit=fit, n_procs=n_procs, run=run)
+            train = partial(_train, folder, fit=bounds_within(learn, within), n_procs=n_procs, run=run)
             whole, again = pool.map(train, ['whole', 'again'])
             if whole['error']: raise RuntimeError(f'the program does not train: {whole["error"]}')
             stops = _choose(whole['points'], n_stops, random.Random(seed))

@@ -155,8 +155,7 @@ class _Board:
         head, table, foot = self.parts = [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
         self.steers = {i: _Steer(s, kernel, clicked) for i, s in enumerate(c.sources)
                        if s.is_live and isinstance(s, RunSource)}
-        boxes = {i: o.row.box for i, o in self.steers.items()}
-        steer = W.VBox([boxes.get(i) or W.Box() for i in range(len(c.sources))])
+        steer = W.VBox([self.steers[i].row.box if i in self.steers else W.Box() for i in range(len(c.sources))])
         rows = W.Box([table, W.HTML(switches(c, c.slots())), steer])
         for o, name in (steer, 'steer'), (rows, 'rows'): o.add_class(name)
         more = _STEERED.replace('S ', f'.{scope} ') if self.steers else ''
@@ -190,13 +189,14 @@ class _Cells:
         self.in_marimo = marimo_outputs() is not None
 
     def add(self):
-        "Show it in this cell, too, while it is live"
-        view, kernel = self.view, attended_kernel()
-        if self.in_marimo: view.comparison._hold()
+        "Show it in this cell, too"
+        view, c, kernel = self.view, self.view.comparison, attended_kernel()
+        if not c.is_live: return self.handles.append(show_bundle(_ended(c)))
+        if self.in_marimo: c._hold()
         elif kernel is not None:
             if self.board is None:
-                view.comparison._hold()
-                self.board = _Board(view.token, view.comparison, kernel, view.clicked)
+                c._hold()
+                self.board = _Board(view.token, c, kernel, view.clicked)
                 view.has_buttons = True
                 self.board.put(view.stale())
             self.board.show()
@@ -231,10 +231,8 @@ class CompareView(LiveView):
 
     def show(self) -> None:
         "Show it in this cell"
-        c = self.comparison
-        if not c.is_live: return self.cells.handles.append(show_bundle(_ended(c)))
         self.cells.add()
-        self.start()
+        if self.comparison.is_live: self.start()
 
     def step(self) -> float|None:
         for s in self.comparison.sources:

@@ -178,12 +178,8 @@ _SEVERAL = r'''srun --kill-on-bad-exit bash -c 'exec "$0" -m torch.distributed.r
         --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" -m trainer_nb run "$1"' {python} "$folder"'''
 
 # %% ../../nbs/runs/20_engine.ipynb #6a9bce2a
-def _script(on, folder, python=None, cwd=None, path=None):
-    """Write the script of a job for a run; raises ValueError for a path that `sbatch` cannot take
-
-    `python` and `cwd` are by default those of this process. `path` comes first in `PYTHONPATH`: by
-    default this library, if it is not installed.
-    """
+def _script(on, folder, python=None, cwd=None, path=None):  # None: those of this process
+    "Write the script of a job for a run; raises ValueError for a path that `sbatch` cannot take"
     if re.search(r'[\0\r\n\\]', folder): raise ValueError(
         f'the folder {folder!r} has a backslash or a line break in its name, which Slurm cannot write to')
     name = re.sub(r'[^\w.-]+', '_', os.path.basename(folder), flags=re.A)
@@ -247,8 +243,7 @@ def _rank(config):
     here, place = ray.train.get_context(), [None, None]
     rank, size = here.get_world_rank(), here.get_world_size()
     if rank == 0:
-        with socket.socket() as s:
-            s.bind(('', 0))
+        with socket.create_server(('', 0)) as s:
             place = [ray.util.get_node_ip_address(), s.getsockname()[1]]
     if size > 1: dist.broadcast_object_list(place)
     env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size,

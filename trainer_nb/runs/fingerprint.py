@@ -54,7 +54,8 @@ class Point:
     hashes: list = field(default_factory=list)
     stacks: list = field(default_factory=list)      # (places in `hashes`, hashes on a device)
 
-    def _place(self, stage, name, what, found=b''):
+    def note(self, stage: str, name: str, found: bytes = b'', what: str = '') -> tuple:     # in `parts`
+        "Add a part, with its hash if that was computed on the host"
         n, first = 1, name
         while (stage, name) in self.parts:      # called again, or an optimizer's next step
             n += 1
@@ -63,19 +64,15 @@ class Point:
         self.hashes.append(found)
         return stage, name
 
-    def note(self, stage: str, name: str, found: bytes) -> None:
-        "Add a hash that was computed on the host"
-        self._place(stage, name, '', found)
-
     def add(self, stage: str, named: Iterable[tuple[str, Any]]) -> None:
         "Hash tensors on their devices, and other values here"
         groups = {}
         for name, o in named:
             if not isinstance(o, Tensor):
-                self._place(stage, name, described(o), bytes.fromhex(digest(o)))
+                self.note(stage, name, bytes.fromhex(digest(o)), described(o))
                 continue
             for k, t in _dense(name, o):
-                is_kept = self._place(stage, k, described(t)) == self.keep
+                is_kept = self.note(stage, k, what=described(t)) == self.keep
                 if is_kept: self.kept = t.to('cpu', copy=True)
                 places, tensors = groups.setdefault(t.device, ([], []))
                 places.append(len(self.hashes) - 1)
