@@ -361,7 +361,7 @@ def watched(folder):
     "A view of the runs in a folder, and the list of what it puts into a cell"
     view, seen = CompareView(compare(folder)), []
     def update(bundle, raw): seen.append(bundle['text/html'])
-    view.handles.append(SimpleNamespace(update=update))
+    view.cells.handles.append(SimpleNamespace(update=update))
     return view, seen
 
 def test_live_without_widgets(tmp_path):
@@ -371,7 +371,7 @@ def test_live_without_widgets(tmp_path):
     view, seen = watched(tmp_path)
     c = view.comparison
     assert c.is_live and {o['run']: o['status'] for o in c.rows} == {'a': 'done', 'b': 'running'}
-    bundle = view._bundle()
+    bundle = view.cells.bundle()
     assert set(bundle) == {'text/html', 'text/plain'} and '1 of them live' in bundle['text/html']
     view._draw()
     assert seen == []            # nothing was new
@@ -412,7 +412,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     status = Status('running', '', {})
     view.areas.append(view._open_area(status))
     widget, stored = cell[:2]
-    for html in stored['text/html'], CompareView(compare(tmp_path)).drawn():
+    for html in stored['text/html'], CompareView(compare(tmp_path)).cells.bundle()['text/html']:
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
     assert "attach(&#x27;a&#x27;) shows the run" in stored['text/html'] and "attach('a')" in stored['text/plain']
     view.seen, view.idle_s, at = ('running', '', None, None, None), 9e9, view.drawn_at

@@ -35,8 +35,7 @@ _PARTS = 'batch', 'loss', 'weights', 'buffers', 'optimizers'
 
 _ADVICE = [     # start of a path → what saves it
     ('hook ', 'give the hook state_dict and load_state_dict, which checkpoints use'),
-    ('learn.model', 'register it as a buffer, or return it from get_extra_state'),
-    ('learn.loss_fn', 'register it as a buffer, or return it from get_extra_state'),
+    (('learn.model', 'learn.loss_fn'), 'register it as a buffer, or return it from get_extra_state'),
     ('learn.opt', "keep it in the optimizer's state or param_groups"),
     ('metric ', 'give the metric state_dict and load_state_dict'),
     ('learn.', 'give its owner state_dict and load_state_dict, and pass that to '

@@ -131,6 +131,7 @@ class _Calls:
         self.handles = []
         for name, m in model.named_modules():
             if isinstance(m, torch.jit.ScriptModule): continue
+            # closures: a copy of the model, as EMA's, shares them
             enter, leave = self._entering(name or 'the model'), self._leaving(name or 'the model')
             self.handles.append(m.register_forward_pre_hook(enter, with_kwargs=True))
             self.handles.append(m.register_forward_hook(leave))

@@ -259,11 +259,10 @@ def sweep(
     """
     if not callable(make) or isinstance(make, Learner):
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
-    mode = as_mode(mode, monitor)
     check_seed(seed)
     n_trials, n_jobs = as_count('n_trials', n_trials), as_count('n_jobs', n_jobs)
-    n_epochs = as_count('n_epochs', n_epochs)
-    plan = {'monitor': monitor, 'mode': mode, 'n_epochs': n_epochs, 'seed': seed}
+    plan = {'monitor': monitor, 'mode': as_mode(mode, monitor),
+            'n_epochs': as_count('n_epochs', n_epochs), 'seed': seed}
     lock = Lock(folder)
     lock.acquire()
     try:

@@ -131,7 +131,6 @@ def counts_of(rows: list[dict]) -> list[str]:
 
 def _text(v): return format_value(v) if isinstance(v, float) else str(v)
 
-# %% ../../nbs/runs/15_trials.ipynb #4a77545d
 class _Curves(Values):
     "The monitored values of trials, perhaps none yet"
     is_live = True
