@@ -10,7 +10,7 @@ from html import escape
 from time import monotonic, thread_time
 from typing import Any, Self
 
-from ..base import cut_name, did_you_mean, printable
+from ..base import cut_name, did_you_mean, listed, printable
 from trainer_nb.draw import (
     COLORS, Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
@@ -32,8 +32,7 @@ class _Colored(Values):
         "Choose the lines in colour"
         known = [s.name for s in self.sources]
         if wrong := [o for o in names if o not in known]:
-            some = ', '.join(known[:8]) + (' …' if known[8:] else '')
-            raise ValueError(f'pick got {wrong[0]!r}: expected some of {some}.'
+            raise ValueError(f'pick got {wrong[0]!r}: expected some of {listed(known, 8)}.'
                              f'{did_you_mean(str(wrong[0]), known)}')
         if len({*names}) > len(COLORS): raise ValueError(
             f'pick got {len(names)} names: expected at most {len(COLORS)}, one for each colour')

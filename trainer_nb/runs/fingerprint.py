@@ -54,7 +54,7 @@ class Point:
     hashes: list = field(default_factory=list)
     stacks: list = field(default_factory=list)      # (places in `hashes`, hashes on a device)
 
-    def note(self, stage: str, name: str, found: bytes = b'', what: str = '') -> tuple:     # in `parts`
+    def note(self, stage: str, name: str, what: str = '', found: bytes = b'') -> tuple:     # in `parts`
         "Add a part, with its hash if that was computed on the host"
         n, first = 1, name
         while (stage, name) in self.parts:      # called again, or an optimizer's next step
@@ -69,11 +69,10 @@ class Point:
         groups = {}
         for name, o in named:
             if not isinstance(o, Tensor):
-                self.note(stage, name, bytes.fromhex(digest(o)), described(o))
+                self.note(stage, name, described(o), bytes.fromhex(digest(o)))
                 continue
             for k, t in _dense(name, o):
-                is_kept = self.note(stage, k, what=described(t)) == self.keep
-                if is_kept: self.kept = t.to('cpu', copy=True)
+                if self.note(stage, k, described(t)) == self.keep: self.kept = t.to('cpu', copy=True)
                 places, tensors = groups.setdefault(t.device, ([], []))
                 places.append(len(self.hashes) - 1)
                 tensors.append(t)
@@ -184,7 +183,7 @@ class _RNG:
         for name, state in rng_state().items():
             if self.seen.get(name, (None,))[0] is not state:
                 self.seen[name] = state, bytes.fromhex(digest(state))
-            point.note(f'RNG {when}', name, self.seen[name][1])
+            point.note(f'RNG {when}', name, found=self.seen[name][1])
 
 # %% ../../nbs/runs/23_fingerprint.ipynb #6c3bf9fe
 class _Batches(Hook):

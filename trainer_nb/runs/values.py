@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from html import escape
 from itertools import chain
 
-from ..base import cut_name, did_you_mean, format_time, format_value, printable
+from ..base import cut_name, did_you_mean, format_time, format_value, listed, printable
 from ..draw import Rich
 from ..loop import good_values
 from .curves import positions
@@ -183,9 +183,7 @@ def table_of(c: Values) -> list[list[str]]:
     return [['time' if o == 'time_s' else o for o in names], *lines]
 
 # %% ../../nbs/runs/10_values.ipynb #f5b9cb9d
-def _some(names, most=3):
-    more = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join([cut_name(printable(o)) for o in names[:most]]) + more
+def _some(names): return listed([cut_name(printable(o)) for o in names])
 
 def notes_on(c: Values) -> list[str]:
     "Return what a person should know about the picture and the table"
