@@ -132,8 +132,8 @@ def _as_fit(program, place, load_from, ends, fit, n_procs, hooks):
 def _as_run(program, place, load_from, ends, fit, n_procs, hooks):
     "Train as a run, and restart it each time that it is killed"
     set_rng_state(program['rng'])
-    hooks = [*hooks, Checkpoint(place/'unused', every=1, keep=2)]
-    run = begin(program['learn'], folder=place/'run', n_procs=n_procs, hooks=hooks, **{'n_epochs': None, **fit})
+    run = begin(program['learn'], folder=place/'run', n_procs=n_procs, **{'n_epochs': None, **fit},
+                hooks=[*hooks, Checkpoint(place/'unused', every=1, keep=2)])
     for _ in range(len(ends) + 1):
         while not (status := run.state).is_over: sleep(.05)
         if status.state != 'died': break
@@ -259,18 +259,15 @@ def _report(whole, again, parts, stops, loaders, how):
     return ResumeReport(rows, lost, where, behaviour, error, warned, (first['size'], first['save_s']), how)
 
 # %% ../../nbs/runs/22_check.ipynb #cs000010
-def check_resume(learn: Learner,
+def check_resume(learn: Learner,    # does not change; its hooks that write or show stay out
     within: int = 12,       # training batches, about
     n_stops: int = 2,       # times that it is stopped and resumed, each in a new process
     seed: int = 0,          # of the choice of batches to stop after
     *,
     n_procs: int = 1,       # ≥ 1: processes that train together; more than one as with `run`
     run: bool = False,      # True: as `start` trains it, killed, and restarted from its checkpoints
-) -> ResumeReport:          # raises RuntimeError if the program cannot be trained
-    """Train some batches with and without stops, in processes of their own; compare them bit for bit
-
-    The learner does not change, and no file is left. Hooks that write or show something stay out.
-    """
+) -> ResumeReport:          # raises RuntimeError if the program cannot be trained; no file is left
+    "Train some batches with and without stops, in processes of their own; compare them bit for bit"
     with folded():
         learn.check_thread()
         if learn.is_fitting: raise RuntimeError('check_resume trains copies of the learner: call it between two fits')

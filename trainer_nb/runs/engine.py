@@ -199,18 +199,14 @@ def _script(on, folder, python=None, cwd=None, path=None):  # None: those of thi
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
 @unproven('Slurm')
 class Slurm(Engine):
-    """Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths
-
-    Before the time limit, or when preempted, the run saves a checkpoint and returns to the queue.
-    `run.stop()` removes a job that has not started from the queue.
-    """
+    "Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths"
     def __init__(self,
         time: str|int|None = None,      # of the job, '2:00:00' or minutes; None: the partition's
         *,
         nodes: int = 1,         # nodes
         gpus_per_node: int|str|None = None,     # on each node, also with a type, 'a100:4'
         procs_per_node: int|None = None,        # on each node; None: one for each GPU, or one
-        notice_s: int = 120,    # seconds before the limit when the run saves a checkpoint and ends
+        notice_s: int = 120,    # seconds before the limit when the run saves its state and requeues
         restarts: int = 0,      # times that a job restarts its processes after one fails or is lost
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
         **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16
@@ -269,9 +265,8 @@ def drive(on: Any, path: str) -> None:
                             resources_per_worker=on.resources or None)
     config = RunConfig(name='ray', storage_path=path,
                        failure_config=FailureConfig(max_failures=on.restarts))
-    given = {'folder': path, 'restarts': on.restarts}
-    TorchTrainer(_rank, train_loop_config=given, scaling_config=scaling, run_config=config,
-                 torch_config=TorchConfig('gloo')).fit()
+    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts},
+                 scaling_config=scaling, run_config=config, torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be1
 def _id(now): return f'{now["host"]} {now["pid"]} {now["started"]}'
@@ -297,10 +292,7 @@ def _end_driver(job, folder):
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be2
 @unproven('Ray')
 class Ray(Engine):
-    """Train with Ray Train, on a cluster whose machines see the run's folder under the same path
-
-    Without a cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
-    """
+    "Train with Ray Train, on a cluster whose machines see the run's folder under the same path"
     def __init__(self,
         n_procs: int = 1,       # processes that train together, each with one CPU, or with one GPU
         *,

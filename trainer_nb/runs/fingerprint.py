@@ -256,16 +256,12 @@ class _Parts(_Batches):
 
 # %% ../../nbs/runs/23_fingerprint.ipynb #324c3333
 class Fingerprint(_Parts):
-    """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, weights
-
-    It changes no number of a fit, unless `Compile('step')` computes it. In a run,
-    `learn.start(hooks=[Fingerprint()])`, the record goes into its folder.
-    """
+    "Record each batch as hashes, for `diff`: content, random states, outputs, gradients, weights"
     unique, in_dry_run, ord = True, False, float('-inf')
     provides = 'fingerprint',
     def __init__(self,
         every: int = 1,                     # ≥ 1: batches from one that is recorded to the next
-        folder: str | Path | None = None,   # for the record; None: the run's, or in memory
+        folder: str | Path | None = None,   # for the record; None: that of the run, or in memory
     ):
         self.every = as_count('Fingerprint(every)', every)
         self.folder = None if folder is None else Path(folder)

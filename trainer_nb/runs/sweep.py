@@ -102,8 +102,7 @@ class _Journal:
             _complete(self.study, trial, value)
             self.bar.study.tell(trial.rival, value)
             return False
-        trial.asked = None          # Optuna takes no more values of it
-        is_pruned = state == 'stopped'
+        trial.asked, is_pruned = None, state == 'stopped'       # Optuna takes no more values of it
         _tell(self.study, trial.number, 'PRUNED' if is_pruned else 'FAIL')
         if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()
         return is_pruned
@@ -240,8 +239,8 @@ def _study(path, plan, sampler, pruner):    # raises ValueError
 # %% ../../nbs/runs/16_sweep.ipynb #sweep017
 def sweep(
     make: Callable,     # function of an `optuna.trial.Trial` that returns a `Learner`
-    n_trials: int,      # trials in all, those of earlier calls included
-    folder: str|Path,   # of the sweep; each trial is a run in it
+    n_trials: int,      # in all, also of earlier calls; one that fails is left out, unless all do
+    folder: str|Path,   # of the sweep; each trial is a run in it; ValueError if it has another plan
     *,
     n_epochs: int,      # of each trial that is not pruned
     n_jobs: int = 1,    # trials that train at the same time
@@ -251,12 +250,8 @@ def sweep(
     pruner: Any = None,     # of Optuna; None: its own choice. It counts epochs from 1
     seed: int = 0,          # set before each `make`, so that trials differ in their settings only
     **kwargs: Any,          # n_procs, hooks, max_gb, valid_every, ...: as for `start`
-) -> Trials:
-    """Search settings. Called again it continues where it was, with a larger `n_trials` too
-
-    A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left
-    out, unless it is the first. Raises ValueError if the folder holds a sweep with another plan.
-    """
+) -> Trials:            # each has the numbers of `set_seed(seed); make(trial).fit(n_epochs)`
+    "Search settings. Called again it continues where it was, with a larger `n_trials` too"
     if not callable(make) or isinstance(make, Learner):
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
     check_seed(seed)

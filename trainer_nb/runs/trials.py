@@ -164,12 +164,9 @@ class Trials(_Rows, Drawn):
         return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
 
     def importances(self,
-        n: int = 20,    # resamples
+        n: int = 20,    # resamples of the trials: a point is the median, a line holds 80 % of them
     ) -> Chart:         # raises ValueError below 6 trials that are done
-        """Draw how much of the difference between trials each setting explains, and how sure that is
-
-        Computed for `n` resamples of the trials: a point is the median, a line holds 80 % of them.
-        """
+        "Draw how much of the difference between trials each setting explains, and how sure that is"
         return _importances(self, n)
 
     def parallel_coordinates(self) -> Chart:    # raises ValueError below 2 trials that are done

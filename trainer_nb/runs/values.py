@@ -59,9 +59,8 @@ class _Selection:
         x: str = 'step',            # a key of `AXES`
         mode: str|None = None,      # 'min' or 'max'
     ):
-        self.sources, self.metric = sources, metric
-        self.x, self.mode = x, mode
-        self.drawn = {}     # index of a run → what is drawn of it, until there is more
+        self.sources, self.metric, self.x = sources, metric, x
+        self.mode, self.drawn = mode, {}    # drawn: index of a run → curves, until it has more
         self.update()
         _check(self)
 
