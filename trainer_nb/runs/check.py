@@ -259,14 +259,14 @@ def _report(whole, again, parts, stops, loaders, how):
     return ResumeReport(rows, lost, where, behaviour, error, warned, (first['size'], first['save_s']), how)
 
 # %% ../../nbs/runs/22_check.ipynb #cs000010
-def check_resume(learn: Learner,    # does not change; its hooks that write or show stay out
-    within: int = 12,       # training batches, about
+def check_resume(learn: Learner,
+    within: int = 12,       # training batches, about; hooks that write or show something stay out
     n_stops: int = 2,       # times that it is stopped and resumed, each in a new process
     seed: int = 0,          # of the choice of batches to stop after
     *,
     n_procs: int = 1,       # ≥ 1: processes that train together; more than one as with `run`
     run: bool = False,      # True: as `start` trains it, killed, and restarted from its checkpoints
-) -> ResumeReport:          # raises RuntimeError if the program cannot be trained; no file is left
+) -> ResumeReport:          # raises RuntimeError if it cannot be trained; learner and files do not change
     "Train some batches with and without stops, in processes of their own; compare them bit for bit"
     with folded():
         learn.check_thread()
