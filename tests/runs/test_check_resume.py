@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from common import weights
 from trainer_nb.runs.check import ResumeReport
 from trainer_nb.runs.table import main
 from trainer_nb.all import (
     AMP, EMA, Compile, EarlyStopping, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle, Samples,
-    SeededLoader, SpikeGuard, accuracy
+    SeededLoader, SpikeGuard
 )
 
 N = 24
@@ -149,18 +149,14 @@ def gan():
 def tensors(): return Data().x, torch.arange(N) % 3
 
 HEALTHY = {
-    'in order': lambda: make(loader(), metrics=[accuracy]),
     'rows': lambda: make(tensors(), bs=6), 'seeded': lambda: make(SeededLoader(Data(), 6, shuffle=True)),
     'generator': lambda: make(loader(shuffle=True, generator=torch.Generator().manual_seed(3))),
-    'weighted': lambda: make(loader(sampler=WeightedRandomSampler(torch.arange(1., N + 1), N))),
     'workers': lambda: make(loader(shuffle=True, num_workers=2)),
     'global numbers': lambda: make(loader(Data(lambda: random.random()), shuffle=True)),
     'metric with a memory': lambda: make(metrics=[Metric()]),
     'guard': lambda: make(hooks=[NaNGuard()]),
-    'schedule': lambda: make(hooks=[LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 3, .5))]),
     'two optimizers': gan,
     'saved hook': lambda: make(hooks=[Saved(0)]),
-    'momentum': lambda: make(optim=lambda p: torch.optim.SGD(p, .1, momentum=.9)),
     'large': lambda: make(model=nn.Sequential(nn.Linear(4, 2**16), nn.Linear(2**16, 3)), optim=torch.optim.SGD),
     'own position': lambda: make(Positioned(Data(), 6)),
     'global numpy in workers': lambda: make(loader(NumPy(), num_workers=2)),

@@ -32,9 +32,10 @@ def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
         h.add_epoch({'epoch': e, 'train_loss': sum(losses)/k, **row, 'time_s': 2.})
     return h
 
-def state_of_curves(curves):
-    "All that they hold, as their file does"
-    return json.loads(json.dumps(curves, default=vars))
+def state_of_curves(curves, digits=None):
+    "All that they hold, as their file does; floats are rounded to so many digits"
+    rounded = digits and (lambda text: round(float(text), digits))
+    return json.loads(json.dumps(curves, default=vars), parse_float=rounded)
 
 def read_whole(path):
     "The curves of a record that is read at once, without the file beside it"
@@ -43,7 +44,7 @@ def read_whole(path):
     whole.update()
     return whole.curves
 
-def lines_of(h, mark=None):
+def lines_of(h):
     "The record of a history in JSON lines"
     steps, ends, rows = h.steps, iter(zip(h.ends, h.valid_rows, h.epoch_rows)), []
     end, valid, epoch = next(ends)
@@ -113,13 +114,9 @@ def test_more_than_eight_lines():
 def test_the_winner_is_bold():
     histories = {k: made(i) for i, k in enumerate('abc', 1)}
     c = compare(histories)
-    by_name = {row['run']: row for row in c.rows}
-    win = set()
-    for column, f in ('valid_loss', min), ('valid_accuracy', max):
-        best = [f(h.epochs[column]) for h in histories.values()]
-        assert [by_name[k][f'best {column}'] for k in 'abc'] == best
-        win.add(f'{f(best):#.4g}')
-    text = repr(c)
+    good = {'valid_loss': min, 'valid_accuracy': max}
+    best = {k: f(f(h.epochs[k]) for h in histories.values()) for k, f in good.items()}
+    win, text = {f'{v:#.4g}' for v in best.values()}, repr(c)
     assert {*re.findall('<b>(.*?)</b>', c.html())} == win
     assert all(f'{o} *' in text for o in win) and text.count('*') == 2
     tie = compare({'a': made(1), 'again': made(1), 'c': made(3, scale=9.)}, metric='loss')
@@ -259,11 +256,7 @@ def test_curves_beside_the_record_equal_those_read_at_once(seed, tmp_path):
         f = CurveFile(path)
         f.update()
         f.save(always=True)
-    def approx(o):
-        if isinstance(o, dict): return {k: approx(v) for k, v in o.items()}
-        if isinstance(o, (list, tuple)): return [approx(v) for v in o]
-        return round(o, 9) if isinstance(o, float) else o
-    assert approx(state_of_curves(CurveFile(path).curves)) == approx(state_of_curves(read_whole(path)))
+    assert state_of_curves(CurveFile(path).curves, 9) == state_of_curves(read_whole(path), 9)
 
 def test_learners_know_their_steps_and_samples():
     (learn := learner_with()).valid_dl = None
@@ -361,7 +354,7 @@ def watched(folder):
     "A view of the runs in a folder, and the list of what it puts into a cell"
     view, seen = CompareView(compare(folder)), []
     def update(bundle, raw): seen.append(bundle['text/html'])
-    view.handles.append(SimpleNamespace(update=update))
+    view.cells.handles.append(SimpleNamespace(update=update))
     return view, seen
 
 def test_live_without_widgets(tmp_path):
@@ -371,7 +364,7 @@ def test_live_without_widgets(tmp_path):
     view, seen = watched(tmp_path)
     c = view.comparison
     assert c.is_live and {o['run']: o['status'] for o in c.rows} == {'a': 'done', 'b': 'running'}
-    bundle = view._bundle()
+    bundle = view.cells.bundle()
     assert set(bundle) == {'text/html', 'text/plain'} and '1 of them live' in bundle['text/html']
     view._draw()
     assert seen == []            # nothing was new
@@ -412,7 +405,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     status = Status('running', '', {})
     view.areas.append(view._open_area(status))
     widget, stored = cell[:2]
-    for html in stored['text/html'], CompareView(compare(tmp_path)).drawn():
+    for html in stored['text/html'], CompareView(compare(tmp_path)).cells.bundle()['text/html']:
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
     assert "attach(&#x27;a&#x27;) shows the run" in stored['text/html'] and "attach('a')" in stored['text/plain']
     view.seen, view.idle_s, at = ('running', '', None, None, None), 9e9, view.drawn_at

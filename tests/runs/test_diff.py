@@ -128,7 +128,7 @@ PLANTED = {
 }
 
 QUICK = ('bfloat16', 'dropout rate', 'changed label', 'eps', 'clip value', 'drop_last', 'batch changed in place',
-         'functional activation', 'skipped step', 'weights changed by a hook')
+         'functional activation', 'skipped step', 'weights changed by a hook', 'EMA in the forward')
 
 @pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in QUICK else pytest.mark.soak) for o in PLANTED])
 def test_names_what_differs(name):
@@ -368,15 +368,13 @@ class Chooses(nn.Module):
 
 def choosing(): return nn.Sequential(Chooses(), nn.Linear(1, 3))
 
-def test_one_thread_more_is_rounding():
-    found = diff(wide, partial(wide, prepare=more_threads), n_batches=2)
-    assert found.batch == (0, 'training', 0) and found.part == 'loss', found
-    assert 'no more than rounding' in found.values and found.settings[0][0] == 'threads', found
-
-def test_the_deterministic_flag():
-    found = diff(partial(make, model=choosing), partial(make, model=choosing, prepare=deterministic), n_batches=2)
-    assert found.batch == (0, 'training', 0) and found.part == 'output of 0 (Chooses)', found
-    assert 'no more than rounding' in found.values and 'torch deterministic' in repr(found), found
+@pytest.mark.parametrize('program, change, part, name', [
+    (wide, more_threads, 'loss', 'threads'),
+    (partial(make, model=choosing), deterministic, 'output of 0 (Chooses)', 'torch deterministic')])
+def test_only_rounding(program, change, part, name):
+    found = diff(program, partial(program, prepare=change), n_batches=2)
+    assert found.batch == (0, 'training', 0) and found.part == part, found
+    assert 'no more than rounding' in found.values and found.settings[0][0] == name, found
     assert not torch.are_deterministic_algorithms_enabled()
 
 @pytest.mark.soak

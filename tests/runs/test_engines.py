@@ -163,11 +163,9 @@ def test_an_error_that_comes_each_time(fake, tmp_path):
 
 def test_wrong_input(fake, tmp_path, monkeypatch):
     for kwargs, kind, text in [
-        ({'time': '2 hours'}, ValueError, "time is '2 hours'"), ({'nodes': 0}, ValueError, 'nodes'),
-        ({'gpus_per_node': 'many'}, ValueError, 'gpus_per_node'), ({'output': 'x'}, TypeError, 'Slurm got output'),
-        ({'mem': '1G\n#SBATCH --x'}, ValueError, 'single line'), ({'mem': [1]}, TypeError, 'mem is'),
-        ({'setup': ['module load']}, TypeError, 'lines of bash')]:
-        with pytest.raises(kind, match=text): Slurm(**kwargs)
+        ({'nodes': 0}, ValueError, 'nodes'), ({'setup': ['module load']}, TypeError, 'lines of bash'),
+        ({'mem': '1G\n#SBATCH --x'}, ValueError, 'single line'), ({'mem': [1]}, TypeError, 'mem is')]:
+        with pytest.raises(kind, match=text): Slurm(**kwargs)       # others are in the notebook
     def start(*args, **kwargs): return make().start(1, *args, folder=tmp_path/'a', **kwargs)
     for kwargs, kind, text in [
         ({'on': 'slurm'}, TypeError, "on is 'slurm'"), ({'on': Slurm(), 'n_procs': 2}, ValueError, 'n_procs is 2'),

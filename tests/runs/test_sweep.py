@@ -1,7 +1,6 @@
 "A sweep: its survivors are the trainings that they would be alone, and it continues wherever it was killed"
-import builtins, io, json, math, os, random, signal, subprocess, sys, threading, time, warnings
+import builtins, json, math, os, random, signal, subprocess, sys, threading, time, warnings
 from pathlib import Path
-from zlib import crc32
 
 import optuna, pytest, torch
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
@@ -13,6 +12,7 @@ from trainer_nb.base import rng_state
 from trainer_nb.data import same_state
 from trainer_nb.runs.process import warm_starts
 from trainer_nb.runs.start import begin
+from trainer_nb.runs.trace import digest
 from trainer_nb.runs.worker import torch_settings
 
 N_EPOCHS = 2
@@ -39,18 +39,13 @@ class Facts(Hook):
         handlers = [str(signal.getsignal(o)).split(' object')[0] for o in signals]
         parent = [o for o in os.environ if o not in ('_', 'SHLVL')]
         facts = {'torch': torch_settings(), 'grad': torch.is_grad_enabled(), 'cwd': os.getcwd(), 'env': sorted(parent),
-                 'rng': hash_of(rng_state()), 'spoiled': hasattr(builtins, 'spoiled'), 'handlers': handlers,
+                 'rng': digest(rng_state()), 'spoiled': hasattr(builtins, 'spoiled'), 'handlers': handlers,
                  'hooks': len(torch.nn.modules.module._global_forward_hooks), 'argv': sys.argv[1:2],
                  'warnings': len(warnings.filters), 'main': sys.modules['__main__'].__spec__.name,
                  'interop': torch.get_num_interop_threads(), 'fds': len(os.listdir('/proc/self/fd')),
                  'threads': sorted(o.name for o in threading.enumerate()), 'leads': os.getsid(0) == os.getpid(),
                  'input': sys.stdin.read()}
         Path(self.path).write_text(json.dumps(facts, default=str))
-
-def hash_of(o):
-    file = io.BytesIO()
-    torch.save(o, file)
-    return crc32(file.getvalue())
 
 class Spoils(Hook):
     "Changes what it can in its process, and perhaps ends it"

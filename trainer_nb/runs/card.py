@@ -50,23 +50,23 @@ def versions(learn: Learner, hooks: tuple) -> dict[str, str]:
     parts = [learn, *learn.model.modules(), learn.loss_fn, *learn.opts.values(), *learn.hooks, *hooks,
              learn.train_dl, getattr(learn.train_dl, 'dataset', None)]
     tops = {type(o).__module__.split('.')[0] for o in parts}
-    res = versions_here()
-    git = {k: res.pop(k) for k in ('git', 'git_dirty') if k in res}
+    res = library_versions()
     for name in sorted(tops - {'builtins', '__main__', *res}):
         try: res[name] = version(name)
         except PackageNotFoundError: pass
-    return {**res, **git}
+    return res | _git_state()
 
 def versions_here() -> dict:
     "Return the versions of Python, torch and this library, and the state of git in this folder"
+    return library_versions() | _git_state()
+
+def _git_state():
     def git(*args):
         # killed while it holds a lock, git leaves it
         command = ['git', '--no-optional-locks', *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=2, check=True).stdout.strip()
-    res = library_versions()
-    try:
-        return res | {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
-    except (OSError, subprocess.SubprocessError): return res
+    try: return {'git': git('rev-parse', 'HEAD'), 'git_dirty': bool(git('status', '--porcelain', '-uno'))}
+    except (OSError, subprocess.SubprocessError): return {}
 
 # %% ../../nbs/runs/18_card.ipynb #7539e9a0
 def _tensors(dl):
@@ -112,6 +112,11 @@ def _markdown_table(lines):
     rows = [f'| {" | ".join(map(_cell, [*cells, *[""]*(n - len(cells))]))} |' for cells in lines]
     return '\n'.join([rows[0], f'|{" --- |"*n}', *rows[1:]])
 
+def _markdown(title, lead, parts, picture=''):
+    paragraphs = [f'# {_cell(title)}', *map(_cell, lead), *filter(None, [picture])]
+    for name, lines in parts.items(): paragraphs += [f'## {name}', _markdown_table(lines)]
+    return '\n\n'.join(paragraphs) + '\n'
+
 def _write(path, data):
     with replacing(path) as f: f.write(data)
 
@@ -137,12 +142,7 @@ class RunCard:
     @property
     def markdown(self) -> str:
         "The page as Markdown, without its picture"
-        return self._markdown('')
-
-    def _markdown(self, picture):
-        paragraphs = [f'# {_cell(self.title)}', *map(_cell, self.lead), *([picture] if picture else [])]
-        for name, lines in self.parts.items(): paragraphs += [f'## {name}', _markdown_table(lines)]
-        return '\n\n'.join(paragraphs) + '\n'
+        return _markdown(self.title, self.lead, self.parts)
 
     def save(self,
         path: str|Path,     # of a '.md' or '.html' file; Markdown gets a picture beside it
@@ -157,11 +157,9 @@ class RunCard:
         if self.chart is not None:
             _write(picture, self.chart.png()[0])
             link = f'![losses and metrics]({picture.name.replace(" ", "%20")})'
-        _write(path, self._markdown(link).encode())
+        _write(path, _markdown(self.title, self.lead, self.parts, link).encode())
 
-    def __str__(self): return self.markdown
-
-    __repr__ = __str__
+    def __repr__(self): return self.markdown
 
     def _repr_html_(self): return self.html
 

@@ -35,8 +35,7 @@ _PARTS = 'batch', 'loss', 'weights', 'buffers', 'optimizers'
 
 _ADVICE = [     # start of a path → what saves it
     ('hook ', 'give the hook state_dict and load_state_dict, which checkpoints use'),
-    ('learn.model', 'register it as a buffer, or return it from get_extra_state'),
-    ('learn.loss_fn', 'register it as a buffer, or return it from get_extra_state'),
+    (('learn.model', 'learn.loss_fn'), 'register it as a buffer, or return it from get_extra_state'),
     ('learn.opt', "keep it in the optimizer's state or param_groups"),
     ('metric ', 'give the metric state_dict and load_state_dict'),
     ('learn.', 'give its owner state_dict and load_state_dict, and pass that to '
@@ -55,6 +54,7 @@ def _advice(path, loaders):
         return f"{_IN_PASS}; or give it state_dict and load_state_dict, and read it by torchdata's StatefulDataLoader"
     return next(text for start, text in _ADVICE if path.startswith(start))
 
+# %% ../../nbs/runs/22_check.ipynb #4337d906
 def _in_words(o):
     if o.error: return f'✗ it cannot be resumed: {o.error}'
     where = ' and '.join(o.stops)
@@ -65,6 +65,12 @@ def _in_words(o):
     if o.noisy: return f'? two uninterrupted runs differ already, in {", ".join(o.noisy[:5])}: no answer'
     text = f'✓ {o.how} {where}, and resumed in new processes: equal to the uninterrupted run bit for bit'
     return text + (', but not all state was restored' if o.lost else '')
+
+def _html(status, lines, notes, names):     # names: how the first notes begin, in bold
+    def bold(note, name): return f'<b>{escape(name)}</b>{escape(note.removeprefix(name))}'
+    texts = [*map(bold, notes, names), *map(escape, notes[len(names):])]
+    below = ''.join(f'<div style="margin-top:4px">{o}</div>' for o in texts)
+    return f'<div style="margin-bottom:4px">{escape(status)}</div>{html_table(lines)}{below}'
 
 # %% ../../nbs/runs/22_check.ipynb #cs000006
 @dataclass(repr=False)
@@ -105,12 +111,7 @@ class ResumeReport:
     def __repr__(self): return '\n'.join([self.status(), text_table(self.lines()), *self.notes()])
 
     def _repr_html_(self):
-        notes = [escape(o) for o in self.notes()]
-        for i, o in enumerate(self.lost):
-            name = escape(o['object'])
-            notes[i] = f'<b>{name}</b>{notes[i].removeprefix(name)}'
-        notes = ''.join(f'<div style="margin-top:4px">{o}</div>' for o in notes)
-        return f'<div style="margin-bottom:4px">{escape(self.status())}</div>{html_table(self.lines())}{notes}'
+        return _html(self.status(), self.lines(), self.notes(), [o['object'] for o in self.lost])
 
 # %% ../../nbs/runs/22_check.ipynb #cs0001b
 def _as_fit(program, place, load_from, ends, fit, n_procs, hooks):
@@ -131,8 +132,8 @@ def _as_fit(program, place, load_from, ends, fit, n_procs, hooks):
 def _as_run(program, place, load_from, ends, fit, n_procs, hooks):
     "Train as a run, and restart it each time that it is killed"
     set_rng_state(program['rng'])
-    hooks = [*hooks, Checkpoint(place/'unused', every=1, keep=2)]
-    run = begin(program['learn'], folder=place/'run', n_procs=n_procs, hooks=hooks, **{'n_epochs': None, **fit})
+    run = begin(program['learn'], folder=place/'run', n_procs=n_procs, **{'n_epochs': None, **fit},
+                hooks=[*hooks, Checkpoint(place/'unused', every=1, keep=2)])
     for _ in range(len(ends) + 1):
         while not (status := run.state).is_over: sleep(.05)
         if status.state != 'died': break
@@ -259,17 +260,14 @@ def _report(whole, again, parts, stops, loaders, how):
 
 # %% ../../nbs/runs/22_check.ipynb #cs000010
 def check_resume(learn: Learner,
-    within: int = 12,       # training batches, about
+    within: int = 12,       # training batches, about; hooks that write or show something stay out
     n_stops: int = 2,       # times that it is stopped and resumed, each in a new process
     seed: int = 0,          # of the choice of batches to stop after
     *,
     n_procs: int = 1,       # ≥ 1: processes that train together; more than one as with `run`
     run: bool = False,      # True: as `start` trains it, killed, and restarted from its checkpoints
-) -> ResumeReport:          # raises RuntimeError if the program cannot be trained
-    """Train some batches with and without stops, in processes of their own; compare them bit for bit
-
-    The learner does not change, and no file is left. Hooks that write or show something stay out.
-    """
+) -> ResumeReport:          # raises RuntimeError if it cannot be trained; learner and files do not change
+    "Train some batches with and without stops, in processes of their own; compare them bit for bit"
     with folded():
         learn.check_thread()
         if learn.is_fitting: raise RuntimeError('check_resume trains copies of the learner: call it between two fits')
@@ -277,8 +275,7 @@ def check_resume(learn: Learner,
         run = as_count('n_procs', n_procs) > 1 or run
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
             put(folder := Path(o), pack({'learn': learn, 'rng': rng_state()}))
-            fit = bounds_within(learn, within)
-            train = partial(_train, folder, fit=fit, n_procs=n_procs, run=run)
+            train = partial(_train, folder, fit=bounds_within(learn, within), n_procs=n_procs, run=run)
             whole, again = pool.map(train, ['whole', 'again'])
             if whole['error']: raise RuntimeError(f'the program does not train: {whole["error"]}')
             stops = _choose(whole['points'], n_stops, random.Random(seed))

@@ -10,7 +10,7 @@ from html import escape
 from time import monotonic, thread_time
 from typing import Any, Self
 
-from ..base import cut_name, did_you_mean, printable
+from ..base import cut_name, did_you_mean, listed, printable
 from trainer_nb.draw import (
     COLORS, Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
@@ -21,11 +21,10 @@ from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, s
 from .sources import RunSource, sources_of, unique
 from .values import AXES, Values, notes_on, table_of
 
-# %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
-class Comparison(Values):
-    "Runs side by side; shows itself as a chart and a table"
+# %% ../../nbs/runs/14_comparison.ipynb #aff575bd
+class _Colored(Values):
+    "A comparison with the lines that are in colour: those picked, or the best"
     picked = None       # names of the lines in colour; None: the best
-    view = None         # what shows it
 
     def pick(self,
         *names: str,    # of the runs whose lines are in colour; none: the best
@@ -33,8 +32,7 @@ class Comparison(Values):
         "Choose the lines in colour"
         known = [s.name for s in self.sources]
         if wrong := [o for o in names if o not in known]:
-            some = ', '.join(known[:8]) + (' …' if known[8:] else '')
-            raise ValueError(f'pick got {wrong[0]!r}: expected some of {some}.'
+            raise ValueError(f'pick got {wrong[0]!r}: expected some of {listed(known, 8)}.'
                              f'{did_you_mean(str(wrong[0]), known)}')
         if len({*names}) > len(COLORS): raise ValueError(
             f'pick got {len(names)} names: expected at most {len(COLORS)}, one for each colour')
@@ -57,6 +55,14 @@ class Comparison(Values):
         "Draw the lines"
         return chart_of(self, self.slots())
 
+    def _hold(self):
+        "Keep the lines in colour that are so now, as the best may change"
+        if self.picked is None: self.pick(*(self.sources[i].name for i in self.in_color()))
+
+# %% ../../nbs/runs/14_comparison.ipynb #0e3814b9
+class Comparison(_Colored):
+    "Runs side by side; shows itself as a chart and a table"
+    view = None         # what shows it
     def __repr__(self): return text_table(table_of(self))
 
     def notes(self) -> list[str]:
@@ -66,9 +72,9 @@ class Comparison(Values):
     def status_line(self) -> str:
         "Describe in one line what is compared"
         n, n_live = len(self.sources), sum(s.is_live for s in self.sources)
-        live = [f'{n_live} of them live'] if n_live else []
         what = self.metric and f'{cut_name(printable(self.metric))} by {AXES[self.x]}'
-        return ' · '.join([f'{n} run' + 's'*(n != 1), *live, what or 'no values yet'])
+        parts = f'{n} run{"" if n == 1 else "s"}', n_live and f'{n_live} of them live', what or 'no values yet'
+        return ' · '.join(filter(None, parts))
 
     def html(self) -> str:
         "Picture and table for a page without a kernel"
@@ -126,7 +132,18 @@ class _Steer:
             pause.disabled = stop.disabled = False
         (self.row.box.add_class if self.source.is_live else self.row.box.remove_class)('on')
 
+# %% ../../nbs/runs/14_comparison.ipynb #84a1edba
 def _head(c, stale, chart): return f'<div>{escape(c.status_line())}</div>{stale}{chart}'
+
+def _live_html(c, scope, stale, in_marimo):     # for a cell without widgets
+    slots = c.slots()
+    if in_marimo:
+        head = ZOOM + _head(c, stale, charts(c, slots))
+        return switched(c, slots, scope, head, switches(c, slots))
+    head = _head(c, stale, chart_of(c, slots).html(is_image=True))
+    return head + html_rows(c, slots, f'.{scope}') + html_notes(c)
+
+def _ended(c): return {'text/html': c.html(), 'text/plain': c.text()}
 
 # %% ../../nbs/runs/14_comparison.ipynb #24dd673d
 class _Board:
@@ -137,17 +154,19 @@ class _Board:
         head, table, foot = self.parts = [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
         self.steers = {i: _Steer(s, kernel, clicked) for i, s in enumerate(c.sources)
                        if s.is_live and isinstance(s, RunSource)}
-        boxes = {i: o.row.box for i, o in self.steers.items()}
-        steer = W.VBox([boxes.get(i) or W.Box() for i in range(len(c.sources))])
+        steer = W.VBox([self.steers[i].row.box if i in self.steers else W.Box() for i in range(len(c.sources))])
         rows = W.Box([table, W.HTML(switches(c, c.slots())), steer])
         for o, name in (steer, 'steer'), (rows, 'rows'): o.add_class(name)
         more = _STEERED.replace('S ', f'.{scope} ') if self.steers else ''
         fixed = W.HTML(f'{sheet(f".{scope}", len(c.sources))}{more}{ZOOM}')
         self.box = W.VBox([head, fixed, W.Box([rows]), foot])
         self.box.add_class(scope)
+        self.stored, self.outputs = Stored(self.box, scope), []
 
     @property
     def is_asked(self): return any(o.asked for o in self.steers.values())
+
+    def show(self): self.outputs.append(show_bundle(self.stored.live))
 
     def put(self, stale):
         c, slots = self.comparison, self.comparison.slots()
@@ -156,57 +175,63 @@ class _Board:
         for o in self.steers.values(): o.tell()
 
     def close(self, html):
+        for o in self.outputs: o.update({'text/html': '<div></div>', 'text/plain': ''}, raw=True)
         self.box.remove_class(self.scope)
         self.box.children = self.parts[:1]
         self.parts[0].value = html
+
+# %% ../../nbs/runs/14_comparison.ipynb #929cb758
+class _Cells:
+    "The cells in which a view shows a comparison"
+    def __init__(self, view):
+        self.view, self.handles, self.board = view, [], None
+        self.in_marimo = marimo_outputs() is not None
+
+    def add(self):
+        "Show it in this cell, too"
+        view, c, kernel = self.view, self.view.comparison, attended_kernel()
+        if not c.is_live: return self.handles.append(show_bundle(_ended(c)))
+        if self.in_marimo: c._hold()
+        elif kernel is not None:
+            if self.board is None:
+                c._hold()
+                self.board = _Board(view.token, c, kernel, view.clicked)
+                view.has_buttons = True
+                self.board.put(view.stale())
+            self.board.show()
+        self.handles.append(show_bundle(self.bundle()))
+
+    def bundle(self):
+        view, c = self.view, self.view.comparison
+        html, text = _live_html(c, view.token, view.stale(), self.in_marimo), c.text()
+        if self.board is not None: return self.board.stored.bundle(html, text)
+        return {'text/html': html, 'text/plain': text}
+
+    def draw(self):
+        if self.board is not None: self.board.put(self.view.stale())
+        if self.board is None or self.board.stored.is_due: self._update(self.bundle())
+
+    def _update(self, bundle):
+        for o in self.handles: o.update(bundle, raw=True)
+
+    def close(self):
+        self._update(bundle := _ended(self.view.comparison))
+        if self.board is not None: self.board.close(bundle['text/html'])
 
 # %% ../../nbs/runs/14_comparison.ipynb #f54630d1
 class CompareView(LiveView):
     "The output of cells that show a comparison"
     def __init__(self, comparison: Comparison):
         super().__init__('comparison')
-        self.comparison, self.boxes, self.handles = comparison, [], []
-        self.budget = Budget(cost=thread_time, share=.0135)
+        self.comparison, self.cells, self.seen = comparison, _Cells(self), None
+        self.budget, self.drawn_at = Budget(cost=thread_time, share=.0135), monotonic()
         # to look whether they live costs 0.02 ms each, five times that beside a busy cell
         self.tick_s = max(.2, .025*len(comparison.sources))
-        self.in_marimo, self.drawn_at = marimo_outputs() is not None, monotonic()
-        self.widget = self.stored = self.seen = None
 
     def show(self) -> None:
         "Show it in this cell"
-        c, kernel = self.comparison, attended_kernel()
-        if not c.is_live: return self.handles.append(show_bundle(self._ended()))
-        if self.in_marimo: self._pick()
-        elif kernel is not None:
-            if self.widget is None:
-                self._pick()
-                self.widget, self.has_buttons = _Board(self.token, c, kernel, self.clicked), True
-                self.widget.put(self.stale())
-                self.stored = Stored(self.widget.box, self.token)
-            self.boxes.append(show_bundle(self.stored.live))
-        self.handles.append(show_bundle(self._bundle()))
-        self.start()
-
-    def _bundle(self):
-        "What changes while it is live, or what a page without the kernel shows"
-        html, text = self.drawn(), self.comparison.text()
-        if self.stored is not None: return self.stored.bundle(html, text)
-        return {'text/html': html, 'text/plain': text}
-
-    def _ended(self): return {'text/html': self.comparison.html(), 'text/plain': self.comparison.text()}
-
-    def _pick(self):
-        "Keep the lines in colour that are so now, as the best may change"
-        c = self.comparison
-        if c.picked is None: c.pick(*(c.sources[i].name for i in c.in_color()))
-
-    def drawn(self) -> str:
-        "Return what changes while it is live, as HTML, for a cell without widgets"
-        c, slots, stale = self.comparison, self.comparison.slots(), self.stale()
-        if self.in_marimo:
-            return switched(c, slots, self.token, ZOOM + _head(c, stale, charts(c, slots)))
-        head = _head(c, stale, chart_of(c, slots).html(is_image=True))
-        return head + html_rows(c, slots, f'.{self.token}') + html_notes(c)
+        self.cells.add()
+        if self.comparison.is_live: self.start()
 
     def step(self) -> float|None:
         for s in self.comparison.sources:
@@ -215,7 +240,7 @@ class CompareView(LiveView):
         if self.seen != self._states or self.budget.is_due:
             try: self._draw()
             except Exception as e: self.report(e)       # the next picture may be drawn
-        most = .1 if self.has_buttons and self.widget.is_asked else self.tick_s
+        most = .1 if self.has_buttons and self.cells.board.is_asked else self.tick_s
         return max(min(most, self.budget.wait_s), .05)
 
     @property
@@ -225,20 +250,12 @@ class CompareView(LiveView):
         with self.budget.drawing():
             if not self.comparison.update() and not self.is_old: return
             self.seen = self._states
-            if self.widget is not None: self.widget.put(self.stale())
-            if self.stored is None or self.stored.is_due: self._update(self.handles, self._bundle())
+            self.cells.draw()
 
     def leave(self) -> None:
-        c = self.comparison
-        c.update()
-        for s in c.sources: s.close()
-        bundle = self._ended()
-        self._update(self.handles, bundle)
-        self._update(self.boxes, {'text/html': '<div></div>', 'text/plain': ''})
-        if self.widget is not None: self.widget.close(bundle['text/html'])
-
-    def _update(self, handles, bundle):
-        for o in handles: o.update(bundle, raw=True)
+        self.comparison.update()
+        for s in self.comparison.sources: s.close()
+        self.cells.close()
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2
 def compare(

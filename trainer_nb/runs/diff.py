@@ -183,11 +183,6 @@ def _is_seen(row, rows):
 # %% ../../nbs/runs/24_diff.ipynb #0c32d237
 _DENSE = 50     # batches that are all recorded at once
 
-def _window(at, points):    # first and last optimizer step
-    "Where to look closely, after one batch in some was recorded"
-    i = at.rng.n if at.rng else at.n
-    return points[i - 1].key[2] if i else 0, max(at.point.key[2], at.other.key[2])
-
 def _search(a, b, span, n=math.inf):
     "Train two programs, and find the first difference within a span of optimizer steps"
     length, doubt = min(n, span[1] - span[0]), ''
@@ -195,8 +190,11 @@ def _search(a, b, span, n=math.inf):
         (x, _), (y, _) = (record_again(o, span, n, math.isqrt(length)) for o in (a, b))
         found = _answer(x, y, is_noisy=a.doubt or b.doubt)
         if found.at.point is None or found.is_noisy: return found
-        first, last = _window(found.at, x.points)
-        span, doubt = (max(first, span[0]), last), 'they differed in one training, but not in the next one'
+        at = found.at
+        i = at.rng.n if at.rng else at.n    # points that are surely equal
+        first = x.points[i - 1].key[2] if i else 0
+        span = max(first, span[0]), max(at.point.key[2], at.other.key[2])
+        doubt = 'they differed in one training, but not in the next one'
     (x, _), (y, _) = (record_again(o, span, n) for o in (a, b))
     found = _answer(x, y, is_noisy=a.doubt or b.doubt)
     if found.is_noisy or found.at.point is None: return replace(found, is_noisy=found.is_noisy or doubt)
@@ -268,18 +266,14 @@ def _of_checkpoints(path_a, path_b, rerun):
 
 # %% ../../nbs/runs/24_diff.ipynb #08c237b7
 def diff(
-    a: Any,     # a run, its folder, a `Fingerprint`, or a function that makes a learner
+    a: Any,     # a run or its folder, with a record or checkpoints, a `Fingerprint`, or a function
+                # that makes a learner; learners and random states are afterwards as before
     b: Any,     # the same
     n_batches: int = 20,    # training batches, where two functions are given
     seed: int = 0,          # with which both begin, where two functions are given
-    rerun: bool = False,    # True: train two runs again. This runs code from their folders
+    rerun: bool = False,    # True: train two runs again. This alone runs code from their folders
 ) -> RunDiff | CheckpointDiff:  # raises ValueError, TypeError, FileNotFoundError
-    """Find the first batch and part in which two runs differ, and what was set differently
-
-    Runs are compared by what a `Fingerprint` recorded, or by their checkpoints. Functions are
-    called here, and their learners are trained for some batches; afterwards these and all random
-    states are as before. Without `rerun`, nothing from a folder is executed.
-    """
+    "Find the first batch and part in which two runs differ, and what was set differently"
     with folded():
         is_made = [callable(o) and not isinstance(o, Learner) for o in (a, b)]
         if all(is_made):

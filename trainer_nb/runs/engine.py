@@ -58,11 +58,6 @@ class Engine:
         raise NotImplementedError
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
-_STATES = {     # state of a `Job` → those of Slurm
-    'queued': 'PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT'.split(),
-    'running': 'RUNNING CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED'.split(),
-}
-
 def _call(*command, timeout=30):   # (bool, str): whether it succeeded, and what it said
     kept = 'SLURM_CONF', 'SLURM_CLUSTERS'
     env = {k: v for k, v in os.environ.items() if k[:6] != 'SLURM_' or k in kept}
@@ -81,6 +76,37 @@ def _place(job):    # list of arguments; None if this is no job's id
 def _ask_queue(place, what='%T|%r|%B'):
     id, *cluster = place
     return _call('squeue', '--noheader', '--states=all', f'--format={what}', f'--jobs={id}', *cluster)
+
+# %% ../../nbs/runs/20_engine.ipynb #975a6396
+_STATES = {     # state of a `Job` → those of Slurm
+    'queued': 'PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT'.split(),
+    'running': 'RUNNING CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED'.split(),
+}
+
+def _job_in(id, said):      # said: a line of `squeue`, or '' if it does not list the job
+    state, reason, host = (*said.split('|'), '', '')[:3]
+    where = next((k for k, states in _STATES.items() if state in states), 'over')
+    more = {'queued': reason, 'running': host}.get(where, '')
+    note = f'Slurm job {id} is {state or "over"}'
+    return Job(where, note if more in ('', 'None') else f'{note} ({more})')
+
+def _look(job):
+    if (place := _place(job)) is None: return Job('unknown', 'job.json names no Slurm job')
+    is_ok, said = _ask_queue(place)
+    if is_ok or 'Invalid job id' in said: return _job_in(place[0], said if is_ok else '')
+    return Job('unknown', f'Slurm job {place[0]}: {said}')
+
+def _submit(path, script):  # id of the job; raises RuntimeError
+    with replacing(path) as f: f.write(script.encode())
+    is_ok, said = _call('sbatch', '--parsable', str(path), timeout=120)
+    if is_ok and _place(said) is not None: return said
+    raise RuntimeError(f'sbatch did not take the job: {said}')
+
+def _cancel(job, folder):
+    place = _place(job)     # the script that the job runs tells whose it is
+    if place is None or _ask_queue(place, '%o') != (True, str(folder.path/'job.sh')): return False
+    is_ok, _ = _call('scancel', '--state=PENDING', *place[1:], place[0])
+    return is_ok and _ask_queue(place)[1].split('|')[0] == 'CANCELLED'
 
 # %% ../../nbs/runs/20_engine.ipynb #deb4bb6d
 # options of `sbatch` that the run sets
@@ -101,6 +127,7 @@ def _option(name, value):
     return option, None if value is True else str(value)
 
 def _count_gpus(given):
+    if given is None: return 0
     n = str(given).rpartition(':')[2]
     if n.isdecimal(): return int(n)
     raise ValueError(f"gpus_per_node is {given!r}: expected a number, or a type with a number, 'a100:4'")
@@ -109,6 +136,15 @@ def _time(time):
     if re.fullmatch(r'(\d+-)?\d+(:\d+){0,2}', str(time)): return str(time)
     raise ValueError(f"time is {time!r}: expected hours, minutes and seconds, '2:00:00', with days, '1-00:00:00', "
                      'or a number of minutes')
+
+def _lines(nodes, n_local, notice_s, time, gpus, options):
+    "Return the options of `sbatch` for a job, and their values"
+    res = [('nodes', str(nodes)), ('ntasks-per-node', '1'), ('requeue', None),
+           ('signal', f'B:USR1@{as_count("notice_s", notice_s)}')]
+    if time is not None: res.append(('time', _time(time)))
+    if _count_gpus(gpus): res.append(('gpus-per-node', str(gpus)))
+    elif 'cpus_per_task' not in options: res.append(('cpus-per-task', str(n_local)))
+    return res + [_option(k, v) for k, v in options.items() if v not in (None, False)]
 
 # %% ../../nbs/runs/20_engine.ipynb #0aa37566
 _SCRIPT = r'''
@@ -142,12 +178,8 @@ _SEVERAL = r'''srun --kill-on-bad-exit bash -c 'exec "$0" -m torch.distributed.r
         --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" -m trainer_nb run "$1"' {python} "$folder"'''
 
 # %% ../../nbs/runs/20_engine.ipynb #6a9bce2a
-def _script(on, folder, python=None, cwd=None, path=None):
-    """Write the script of a job for a run; raises ValueError for a path that `sbatch` cannot take
-
-    `python` and `cwd` are by default those of this process. `path` comes first in `PYTHONPATH`: by
-    default this library, if it is not installed.
-    """
+def _script(on, folder, python=None, cwd=None, path=None):  # None: those of this process
+    "Write the script of a job for a run; raises ValueError for a path that `sbatch` cannot take"
     if re.search(r'[\0\r\n\\]', folder): raise ValueError(
         f'the folder {folder!r} has a backslash or a line break in its name, which Slurm cannot write to')
     name = re.sub(r'[^\w.-]+', '_', os.path.basename(folder), flags=re.A)
@@ -167,18 +199,14 @@ def _script(on, folder, python=None, cwd=None, path=None):
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
 @unproven('Slurm')
 class Slurm(Engine):
-    """Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths
-
-    Before the time limit, or when preempted, the run saves a checkpoint and returns to the queue.
-    `run.stop()` removes a job that has not started from the queue.
-    """
+    "Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths"
     def __init__(self,
         time: str|int|None = None,      # of the job, '2:00:00' or minutes; None: the partition's
         *,
         nodes: int = 1,         # nodes
         gpus_per_node: int|str|None = None,     # on each node, also with a type, 'a100:4'
         procs_per_node: int|None = None,        # on each node; None: one for each GPU, or one
-        notice_s: int = 120,    # seconds before the limit when the run saves a checkpoint and ends
+        notice_s: int = 120,    # seconds before the limit when the run saves its state and requeues
         restarts: int = 0,      # times that a job restarts its processes after one fails or is lost
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
         **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16
@@ -186,18 +214,13 @@ class Slurm(Engine):
         super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node,
                          procs_per_node=procs_per_node, notice_s=notice_s, restarts=restarts,
                          setup=setup, **options)
-        n_gpus = 0 if gpus_per_node is None else _count_gpus(gpus_per_node)
+        n_gpus = _count_gpus(gpus_per_node)
         self.n_nodes, self.n_local = as_count('nodes', nodes), n_gpus or 1
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
         self.n_procs, self.has_accelerators = self.n_nodes*self.n_local, n_gpus > 0
         if not isinstance(setup, str): raise TypeError(f'setup is {setup!r}: expected lines of bash')
         self.setup, self.restarts = setup, restarts and as_count('restarts', restarts)
-        self.lines = [('nodes', str(nodes)), ('ntasks-per-node', '1'), ('requeue', None),
-                      ('signal', f'B:USR1@{as_count("notice_s", notice_s)}')]
-        if time is not None: self.lines.append(('time', _time(time)))
-        if n_gpus: self.lines.append(('gpus-per-node', str(gpus_per_node)))
-        elif 'cpus_per_task' not in options: self.lines.append(('cpus-per-task', str(self.n_local)))
-        self.lines += [_option(k, v) for k, v in options.items() if v not in (None, False)]
+        self.lines = _lines(nodes, self.n_local, notice_s, time, gpus_per_node, options)
 
     def check(self) -> None:
         if shutil.which('sbatch') is None: raise RuntimeError(
@@ -205,31 +228,9 @@ class Slurm(Engine):
             'such as a login node, or train on this machine, without on=Slurm(...)')
 
     def launch(self, folder: Any) -> str:
-        path = folder.path/'job.sh'
-        with replacing(path) as f: f.write(_script(self, str(folder.path)).encode())
-        is_ok, said = _call('sbatch', '--parsable', str(path), timeout=120)
-        if not is_ok or _place(said) is None:
-            raise RuntimeError(f'sbatch did not take the job: {said}')
-        return said
+        return _submit(folder.path/'job.sh', _script(self, str(folder.path)))
 
-    @staticmethod
-    def look(job: str) -> Job:
-        if (place := _place(job)) is None: return Job('unknown', 'job.json names no Slurm job')
-        is_ok, said = _ask_queue(place)
-        if not is_ok and 'Invalid job id' not in said:
-            return Job('unknown', f'Slurm job {place[0]}: {said}')
-        state, reason, host = (*(said if is_ok else '').split('|'), '', '')[:3]
-        where = next((k for k, states in _STATES.items() if state in states), 'over')
-        more = {'queued': reason, 'running': host}.get(where, '')
-        note = f'Slurm job {place[0]} is {state or "over"}'
-        return Job(where, note if more in ('', 'None') else f'{note} ({more})')
-
-    @staticmethod
-    def withdraw(job: str, folder: Any) -> bool:
-        place = _place(job)     # the script that the job runs tells whose it is
-        if place is None or _ask_queue(place, '%o') != (True, str(folder.path/'job.sh')): return False
-        is_ok, _ = _call('scancel', '--state=PENDING', *place[1:], place[0])
-        return is_ok and _ask_queue(place)[1].split('|')[0] == 'CANCELLED'
+    look, withdraw = staticmethod(_look), staticmethod(_cancel)
 
 # %% ../../nbs/runs/20_engine.ipynb #8075de2e
 def _rank(config):
@@ -238,8 +239,7 @@ def _rank(config):
     here, place = ray.train.get_context(), [None, None]
     rank, size = here.get_world_rank(), here.get_world_size()
     if rank == 0:
-        with socket.socket() as s:
-            s.bind(('', 0))
+        with socket.create_server(('', 0)) as s:
             place = [ray.util.get_node_ip_address(), s.getsockname()[1]]
     if size > 1: dist.broadcast_object_list(place)
     env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size,
@@ -265,24 +265,34 @@ def drive(on: Any, path: str) -> None:
                             resources_per_worker=on.resources or None)
     config = RunConfig(name='ray', storage_path=path,
                        failure_config=FailureConfig(max_failures=on.restarts))
-    given = {'folder': path, 'restarts': on.restarts}
-    TorchTrainer(_rank, train_loop_config=given, scaling_config=scaling, run_config=config,
-                 torch_config=TorchConfig('gloo')).fit()
+    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts},
+                 scaling_config=scaling, run_config=config, torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be1
+def _id(now): return f'{now["host"]} {now["pid"]} {now["started"]}'
+
 def _driver(job):   # (bool: whether it runs on this machine, int: process id; 0 if it has ended)
     host, pid, started = (*job.split(' ', 2), '', '')[:3]
     if host != platform.node() or not pid.isdecimal(): return host == platform.node(), 0
     found = process_start(int(pid))
     return True, int(pid) if found and found[0] == started else 0
 
+def _look_at_driver(job):
+    is_here, pid = _driver(job)
+    if not is_here: return Job('unknown', f'the driver of Ray is on {job.partition(" ")[0]}')
+    if pid: return Job('running', f'the driver of Ray, process {pid}, waits for its processes')
+    return Job('over', 'the driver of Ray has ended')
+
+def _end_driver(job, folder):
+    _, pid = _driver(job)
+    is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]
+    if is_ours: os.kill(pid, signal.SIGTERM)
+    return is_ours
+
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be2
 @unproven('Ray')
 class Ray(Engine):
-    """Train with Ray Train, on a cluster whose machines see the run's folder under the same path
-
-    Without a cluster, Ray starts one on this machine. Needs ray: pip install 'trainer_nb[ray]'.
-    """
+    "Train with Ray Train, on a cluster whose machines see the run's folder under the same path"
     def __init__(self,
         n_procs: int = 1,       # processes that train together, each with one CPU, or with one GPU
         *,
@@ -307,22 +317,9 @@ class Ray(Engine):
     def launch(self, folder: Any) -> str:
         code = ('import json, sys; from trainer_nb.runs.engine import Ray, drive; '
                 'drive(Ray(**json.loads(sys.argv[1])), sys.argv[2])')
-        now = now_here(detach(folder, '-c', code, json.dumps(self.options)))
-        return f'{now["host"]} {now["pid"]} {now["started"]}'
+        return _id(now_here(detach(folder, '-c', code, json.dumps(self.options))))
 
-    @staticmethod
-    def look(job: str) -> Job:
-        is_here, pid = _driver(job)
-        if not is_here: return Job('unknown', f'the driver of Ray is on {job.partition(" ")[0]}')
-        if pid: return Job('running', f'the driver of Ray, process {pid}, waits for its processes')
-        return Job('over', 'the driver of Ray has ended')
-
-    @staticmethod
-    def withdraw(job: str, folder: Any) -> bool:
-        _, pid = _driver(job)
-        is_ours = pid > 0 and arguments(pid)[-1:] == [str(folder.path)]     # the driver's last one
-        if is_ours: os.kill(pid, signal.SIGTERM)
-        return is_ours
+    look, withdraw = staticmethod(_look_at_driver), staticmethod(_end_driver)
 
 # %% ../../nbs/runs/20_engine.ipynb #3ff2b75b
 _PAUSE_S = 5.

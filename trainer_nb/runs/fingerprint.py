@@ -9,6 +9,7 @@ __all__ = ['leaves', 'Point', 'Fingerprint']
 import base64, json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class Point:
     hashes: list = field(default_factory=list)
     stacks: list = field(default_factory=list)      # (places in `hashes`, hashes on a device)
 
-    def _place(self, stage, name, what, found=b''):
+    def note(self, stage: str, name: str, what: str = '', found: bytes = b'') -> tuple:     # in `parts`
+        "Add a part, with its hash if that was computed on the host"
         n, first = 1, name
         while (stage, name) in self.parts:      # called again, or an optimizer's next step
             n += 1
@@ -62,20 +64,15 @@ class Point:
         self.hashes.append(found)
         return stage, name
 
-    def note(self, stage: str, name: str, found: bytes) -> None:
-        "Add a hash that was computed on the host"
-        self._place(stage, name, '', found)
-
     def add(self, stage: str, named: Iterable[tuple[str, Any]]) -> None:
         "Hash tensors on their devices, and other values here"
         groups = {}
         for name, o in named:
             if not isinstance(o, Tensor):
-                self._place(stage, name, described(o), bytes.fromhex(digest(o)))
+                self.note(stage, name, described(o), bytes.fromhex(digest(o)))
                 continue
             for k, t in _dense(name, o):
-                is_kept = self._place(stage, k, described(t)) == self.keep
-                if is_kept: self.kept = t.to('cpu', copy=True)
+                if self.note(stage, k, described(t)) == self.keep: self.kept = t.to('cpu', copy=True)
                 places, tensors = groups.setdefault(t.device, ([], []))
                 places.append(len(self.hashes) - 1)
                 tensors.append(t)
@@ -133,6 +130,7 @@ class _Calls:
         self.handles = []
         for name, m in model.named_modules():
             if isinstance(m, torch.jit.ScriptModule): continue
+            # closures: a copy of the model, as EMA's, shares them
             enter, leave = self._entering(name or 'the model'), self._leaving(name or 'the model')
             self.handles.append(m.register_forward_pre_hook(enter, with_kwargs=True))
             self.handles.append(m.register_forward_hook(leave))
@@ -171,6 +169,12 @@ def _states(opt, named):
         for name, o in opt.state.get(p, {}).items():
             if isinstance(o, (Tensor, int, float)): yield f'{name} of {k}', o
 
+def _buffers(learn): return chain.from_iterable(m.named_buffers() for m in trained(learn))
+
+def _key(learn):    # of the point of a batch
+    s, kind = learn.state, 'training' if learn.training else 'validation'
+    return s.epoch, kind, s.optimizer_step, s.batch_idx if learn.training else learn.valid_idx
+
 class _RNG:
     "Hashes RNG states; of one that has not changed, the hash before counts"
     def __init__(self): self.seen = {}
@@ -179,37 +183,50 @@ class _RNG:
         for name, state in rng_state().items():
             if self.seen.get(name, (None,))[0] is not state:
                 self.seen[name] = state, bytes.fromhex(digest(state))
-            point.note(f'RNG {when}', name, self.seen[name][1])
+            point.note(f'RNG {when}', name, found=self.seen[name][1])
 
-# %% ../../nbs/runs/23_fingerprint.ipynb #e852a716
-class _Parts(Hook):
-    "What each event and step adds to the point of a batch"
+# %% ../../nbs/runs/23_fingerprint.ipynb #6c3bf9fe
+class _Batches(Hook):
+    "Opens and closes the points of the batches that are recorded"
     point = phase = None    # of the batch that is computed
     keep = {}               # key of a point → the part of it whose tensor is kept
 
-    def _is_on(self, learn):
-        "Whether this is the batch of the point, and not one that a hook validates in its middle"
-        return self.point is not None and learn.phase is self.phase
+    def is_due(self, learn: Learner, i: int) -> bool:
+        "Return whether batch `i` of the pass is recorded"
+        return i % self.every == 0
 
     def before_step(self, learn: Learner) -> None:
-        fit, s = learn.fitting, learn.state
+        fit = learn.fitting
         if self.calls is None or fit is None or learn.phase not in fit.phases.values(): return
-        i = s.batch_idx if learn.training else learn.valid_idx
-        self.point, self.phase = None, learn.phase
-        if not self.is_due(learn, i): return
-        kind = 'training' if learn.training else 'validation'
-        key = s.epoch, kind, s.optimizer_step, i
+        self.point, self.phase, key = None, learn.phase, _key(learn)
+        if not self.is_due(learn, key[3]): return
         self.point = Point(key, live_facts(learn), self.keep.get(key))
         self.named = named_parameters(trained(learn))       # a hook may have sharded them
         self.rng.add(self.point, 'before the batch')
         self.point.add('batch', leaves(learn.batch, 'batch'))
         if not learn.training: return
         self.point.add('parameters before the batch', self.named.items())
-        self._add_buffers(learn, 'before the batch')
+        self.point.add('buffers before the batch', _buffers(learn))
 
-    def _add_buffers(self, learn, when):
-        for m in trained(learn): self.point.add(f'buffers {when}', m.named_buffers())
+    def _is_on(self, learn):
+        "Whether this is the batch of the point, and not one that a hook validates in its middle"
+        return self.point is not None and learn.phase is self.phase
 
+    def after_step(self, learn: Learner) -> None:
+        if not self._is_on(learn): return
+        self.rng.add(self.point, 'after the step')
+        self.close_point(learn)
+
+    def close_point(self, learn: Learner) -> None:
+        "End the point of a batch"
+        self.lines.add_point(self.point)
+        self.point = None
+
+    def after_cancel(self, learn: Learner) -> None: self.point = None
+
+# %% ../../nbs/runs/23_fingerprint.ipynb #e852a716
+class _Parts(_Batches):
+    "Adds what the steps of a batch compute to its point"
     def do_step(self, learn: Learner, nxt: Callable) -> None:
         if not self._is_on(learn): return nxt()
         self.rng.add(self.point, 'before the forward pass')
@@ -217,7 +234,7 @@ class _Parts(Hook):
         self.calls.point = self.point
         try: nxt()
         finally: self.calls.point, self.calls.last = None, (None, 0)
-        if learn.training: self._add_buffers(learn, 'after the forward pass')
+        if learn.training: self.point.add('buffers after the forward pass', _buffers(learn))
         self.rng.add(self.point, 'after the forward pass')
         if learn.loss is not None: self.point.add('loss', [('loss', learn.loss)])
 
@@ -237,23 +254,14 @@ class _Parts(Hook):
         self.point.add('parameters after the step', named.items())
         return stepped
 
-    def after_step(self, learn: Learner) -> None:
-        if not self._is_on(learn): return
-        self.rng.add(self.point, 'after the step')
-        self.close_point(learn)
-
 # %% ../../nbs/runs/23_fingerprint.ipynb #324c3333
 class Fingerprint(_Parts):
-    """Record each batch as hashes, for `diff`: content, random states, outputs, gradients, weights
-
-    It changes no number of a fit, unless `Compile('step')` computes it. In a run,
-    `learn.start(hooks=[Fingerprint()])`, the record goes into its folder.
-    """
+    "Record each batch as hashes, for `diff`: content, random states, outputs, gradients, weights"
     unique, in_dry_run, ord = True, False, float('-inf')
     provides = 'fingerprint',
     def __init__(self,
         every: int = 1,                     # ≥ 1: batches from one that is recorded to the next
-        folder: str | Path | None = None,   # for the record; None: the run's, or in memory
+        folder: str | Path | None = None,   # for the record; None: that of the run, or in memory
     ):
         self.every = as_count('Fingerprint(every)', every)
         self.folder = None if folder is None else Path(folder)
@@ -271,18 +279,7 @@ class Fingerprint(_Parts):
         self.lines.add([{'kind': 'start', 'every': self.every, 'facts': fit_facts(learn, hooks)}])
         self.calls = _Calls(learn.model)
 
-    def is_due(self, learn: Learner, i: int) -> bool:
-        "Return whether batch `i` of the pass is recorded"
-        return i % self.every == 0
-
-    def close_point(self, learn: Learner) -> None:
-        "End the point of a batch"
-        self.lines.add_point(self.point)
-        self.point = None
-
     def after_epoch(self, learn: Learner) -> None: self.lines.flush()
-
-    def after_cancel(self, learn: Learner) -> None: self.point = None
 
     def after_fit(self, learn: Learner) -> None:
         if self.calls is None: return

@@ -204,17 +204,17 @@ def html_notes(c: Values) -> str:
     "Write what a person should know about the picture and the table"
     return ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in notes_on(c))
 
-def switched(c: Values, slots: dict[int, int], scope: str, head: str) -> str:
+def switched(c: Values, slots: dict[int, int], scope: str, head: str, boxes: str) -> str:
     "Write the table with its check boxes, below the HTML that they rule; `scope`: class of all"
-    table = f'<div class="rows">{switches(c, slots)}{html_rows(c, slots, f".{scope}")}</div>'
+    table = f'<div class="rows">{boxes}{html_rows(c, slots, f".{scope}")}</div>'
     return (f'<div class="{scope}">{sheet(f".{scope}", len(c.sources))}{head}'
             f'<div style="overflow-x:auto">{table}</div>{html_notes(c)}</div>')
 
 def page(c: Values, slots: dict[int, int], status: str) -> str:
     "Write charts and table for a page without a kernel"
-    svg, chart = charts(c, slots), chart_of(c, slots)
-    scope = f'c{crc32((svg + switches(c, slots)).encode()):08x}'
+    svg, chart, boxes = charts(c, slots), chart_of(c, slots), switches(c, slots)
+    scope = f'c{crc32((svg + boxes).encode()):08x}'
     png, size = chart.png()
     img = html_img(png, chart.alt, size['width'])
     head = f'<div>{escape(status)}{ZOOM}</div><div class="flat">{img}</div>{svg}'
-    return switched(c, slots, scope, head)
+    return switched(c, slots, scope, head, boxes)

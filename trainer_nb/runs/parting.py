@@ -125,15 +125,13 @@ def first_difference(a: Record, b: Record) -> Parting:
         parts = [k for k in merged(p.parts, q.parts) if differs(k, p.parts, q.parts)]
         values = [k for k in parts if not k[0].startswith('RNG')]
         earlier = parts[:parts.index(values[0])] if values else parts
-        if res.rng is None: res.rng = _rng_parting(res.n, p, earlier)
+        drawn = [k for k in earlier if k[0].startswith('RNG')]
+        if drawn and res.rng is None:
+            res.rng = RngParting(res.n, p, drawn[0][0], [n for s, n in drawn if s == drawn[0][0]])
         if values: return replace(res, point=p, other=q, parts=values)
         res.n, res.before = res.n + 1, p
         res.phases[p.key[1]] += 1
     return res
-
-def _rng_parting(i, p, parts):
-    first = next((s for s, _ in parts if s.startswith('RNG')), None)
-    return first and RngParting(i, p, first, [n for s, n in parts if s == first])
 
 # %% ../../nbs/runs/26_parting.ipynb #e1e8a0f1
 _BEFORE, _AFTER = ('after_step', 'after_epoch'), ('after_backward', 'do_opt_step')

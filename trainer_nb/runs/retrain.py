@@ -7,8 +7,8 @@ __all__ = ['Probe', 'Made', 'Continued', 'record_again']
 
 # %% ../../nbs/runs/27_retrain.ipynb #97a700da
 import math, os, warnings
-from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,14 +53,6 @@ class Probe(Fingerprint):
         if self.n <= 0 or learn.state.optimizer_step > self.span[1]: learn.stop()
 
 # %% ../../nbs/runs/27_retrain.ipynb #c2aab9a0
-@contextmanager
-def _put_back() -> Iterator[None]:
-    states, settings = rng_state(), torch_settings()
-    try: yield
-    finally:
-        set_torch_settings(settings)
-        set_rng_state(states)
-
 @dataclass
 class Made:
     "A function that makes a learner, which is trained from its beginning"
@@ -72,18 +64,17 @@ class Made:
     doubt = ''
 
     def train(self, probe: Probe) -> None:
-        with _put_back():
-            set_seed(self.seed)
-            learn = self.make()
-            if not isinstance(learn, Learner):
-                raise TypeError(f'{self.name}() returned a {type(learn).__name__}: expected a Learner')
-            drop_writers(learn)
-            if not self.bounds: self.bounds.update(bounds_within(learn, self.n))
-            try:
-                with unchanged(learn): learn.fit(**self.bounds, hooks=[probe])
-            except Exception as e:
-                e.add_note(f'raised by the learner that {self.name}() made')
-                raise
+        set_seed(self.seed)
+        learn = self.make()
+        if not isinstance(learn, Learner):
+            raise TypeError(f'{self.name}() returned a {type(learn).__name__}: expected a Learner')
+        drop_writers(learn)
+        if not self.bounds: self.bounds.update(bounds_within(learn, self.n))
+        try:
+            with unchanged(learn): learn.fit(**self.bounds, hooks=[probe])
+        except Exception as e:
+            e.add_note(f'raised by the learner that {self.name}() made')
+            raise
 
 # %% ../../nbs/runs/27_retrain.ipynb #e998b473
 @dataclass
@@ -97,7 +88,7 @@ class Continued:
     def name(self) -> str: return self.run.path.name
 
     def train(self, probe: Probe) -> None:
-        with _put_back(), chdir(os.getcwd()):
+        with chdir(os.getcwd()):
             enter(self.run.folder)
             program = unpack_program(self.run.path)
             learn, path = program['learn'], self.run.path/'start.pt'
@@ -129,6 +120,9 @@ class Continued:
 # %% ../../nbs/runs/27_retrain.ipynb #74f5508b
 def record_again(program: Made | Continued, *args: Any, **kwargs: Any) -> tuple[Record, Any]:
     "Train a program with a `Probe` of these arguments; return its record and the kept tensor"
-    probe = Probe(*args, **kwargs)
-    program.train(probe)
+    probe, states, settings = Probe(*args, **kwargs), rng_state(), torch_settings()
+    try: program.train(probe)
+    finally:
+        set_torch_settings(settings)
+        set_rng_state(states)
     return record_of(probe.lines.lines, program.name), probe.kept

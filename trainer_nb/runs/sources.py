@@ -96,8 +96,7 @@ class HistorySource(Recorded):
             if row is not None: self.curves.add_row('epoch', end, row)
         if self.learn is not None and not self.is_live:
             s = self.learn.state
-            counts = {'step': s.optimizer_step, 'samples': s.samples_seen}
-            self.curves.add_row('mark', n, counts)
+            self.curves.add_row('mark', n, {'step': s.optimizer_step, 'samples': s.samples_seen})
         return True
 
 # %% ../../nbs/runs/13_sources.ipynb #abee7957

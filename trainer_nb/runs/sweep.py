@@ -58,6 +58,16 @@ class _Trial:
             self.values.append(row[monitor])
             yield len(self.values), row[monitor]
 
+    def pause(self, status):
+        if not (status.is_over or self.is_pausing):
+            with suppress(RuntimeError): self.run.stop()        # it may just have ended
+        self.is_pausing = True
+
+    def resume(self):
+        status, self.is_pausing = self.run.state, False
+        if status.is_over and status.state != 'done': self.run.restart()
+
+# %% ../../nbs/runs/16_sweep.ipynb #85c24f6e
 def _tell(study, number, state):
     "Write into the journal how a trial ended, unless it is there"
     with quiet_optuna() as optuna:
@@ -70,6 +80,52 @@ def _complete(study, trial, value):
     with quiet_optuna() as optuna: study.add_trial(optuna.trial.create_trial(
         value=value, params=t.params, distributions=t.distributions, user_attrs=t.user_attrs,
         intermediate_values=dict(enumerate(trial.values, 1))))
+
+class _Journal:
+    "What Optuna knows of the trials of a sweep: in the journal, and for the pruner"
+    def __init__(self, sweep, pruner):
+        self.sweep, self.study, self.bar = sweep, sweep.study, _Bar(sweep.plan['mode'], pruner)
+
+    def trial(self, name, t, asked=None):   # t: Optuna's
+        return _Trial(self.sweep.run(name), t.number, self.bar.study.ask(), asked)
+
+    def report(self, trial):    # whether the pruner would have it pause
+        plan, is_pruned = self.sweep.plan, False
+        for epoch, value in trial.new_values(plan['monitor']):
+            if trial.asked is not None: trial.asked.report(value, epoch)
+            if _prunes(trial.rival, epoch, value) and epoch < plan['n_epochs']: is_pruned = True
+        return is_pruned
+
+    def end(self, trial, state):    # whether it may continue; raises its error if all have failed
+        value = self.sweep.best_of(trial.values)
+        if state == 'done' and value == value:
+            _complete(self.study, trial, value)
+            self.bar.study.tell(trial.rival, value)
+            return False
+        trial.asked, is_pruned = None, state == 'stopped'       # Optuna takes no more values of it
+        _tell(self.study, trial.number, 'PRUNED' if is_pruned else 'FAIL')
+        if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()
+        return is_pruned
+
+# %% ../../nbs/runs/16_sweep.ipynb #c77acc37
+def _recalled(journal):     # list of `_Trial`: those that another process left, then those that are paused
+    sweep, left, paused = journal.sweep, [], []
+    for name, t in sweep.by_run.items():
+        trial = journal.trial(name, t)
+        if t.state.name == 'FAIL': continue
+        if t.state.name == 'RUNNING' or trial.run.status not in ('done', 'stopped'):
+            left.append(trial)
+            continue
+        journal.report(trial)
+        if t.state.name == 'COMPLETE': journal.bar.study.tell(trial.rival, t.value)
+        else: paused.append(trial)
+    # the other process ended before the run began
+    for t in sweep.study.get_trials(deepcopy=False):
+        name = t.user_attrs.get('run')
+        if t.state.name == 'RUNNING' and not (name and sweep.holds(name)):
+            _tell(sweep.study, t.number, 'FAIL')
+            sweep.study.enqueue_trial(t.params)
+    return left + paused
 
 # %% ../../nbs/runs/16_sweep.ipynb #0ac9973f
 class _Screen:
@@ -107,32 +163,31 @@ class _Screen:
         state = 'done' if share == 1 else 'stopped'
         self.area.close(status, sweep.table(rows), sweep.chart(rows), text, sweep.label, state, share)
 
+# %% ../../nbs/runs/16_sweep.ipynb #474ceef0
+def _started(journal, make, kwargs):    # `_Trial`
+    sweep, before = journal.sweep, rng_state()
+    asked = sweep.study.ask()
+    asked.set_user_attr('run', name := f'trial-{asked.number:03d}')
+    try:
+        set_seed(sweep.plan['seed'])
+        learn = make(asked)
+        if not isinstance(learn, Learner):
+            raise TypeError(f'make returned a {type(learn).__name__}: expected a Learner')
+        begin(learn, sweep.plan['n_epochs'], folder=sweep.folder/name, **kwargs)
+    except BaseException:
+        _tell(sweep.study, asked.number, 'FAIL')
+        raise
+    finally: set_rng_state(before)
+    return journal.trial(name, asked, asked)
+
 # %% ../../nbs/runs/16_sweep.ipynb #00c393a6
 class _Search:
-    "What the process that searches knows"
+    "Starts trials, pauses and continues them"
     def __init__(self, sweep, make, n_trials, n_jobs, pruner, kwargs):
-        self.sweep, self.study, self.plan = sweep, sweep.study, sweep.plan
-        self.make, self.n_trials, self.n_jobs = make, n_trials, n_jobs
-        self.kwargs, self.bar = kwargs, _Bar(sweep.plan['mode'], pruner)
-        self.active, self.paused, self.left = [], [], []        # left: by a process that has ended
-        self.screen = _Screen(sweep, n_trials)
-        for t in sweep.by_run.values(): self._recall(t)
-        # the other process ended before the run began
-        for t in self.study.get_trials(deepcopy=False):
-            name = t.user_attrs.get('run')
-            if t.state.name == 'RUNNING' and not (name and sweep.holds(name)):
-                _tell(self.study, t.number, 'FAIL')
-                self.study.enqueue_trial(t.params)
-
-    def _recall(self, t):
-        "Take over a trial of another process"
-        trial = _Trial(self.sweep.run(t.user_attrs['run']), t.number, self.bar.study.ask())
-        if t.state.name == 'FAIL': return
-        if t.state.name == 'RUNNING' or trial.run.status not in ('done', 'stopped'):
-            return self.left.append(trial)
-        for epoch, v in trial.new_values(self.plan['monitor']): _prunes(trial.rival, epoch, v)
-        if t.state.name == 'COMPLETE': self.bar.study.tell(trial.rival, t.value)
-        else: self.paused.append(trial)
+        self.sweep, self.make, self.kwargs = sweep, make, kwargs
+        self.n_trials, self.n_jobs, self.active = n_trials, n_jobs, []
+        self.journal, self.screen = _Journal(sweep, pruner), _Screen(sweep, n_trials)
+        self.waiting = _recalled(self.journal)
 
     def go(self):
         "Search until all trials are done, or paused for good"
@@ -146,65 +201,25 @@ class _Search:
             sleep(.1)
 
     def _next(self):  # `_Trial`, or None
-        "One that was left, one that may pass now, or a new one"
-        if self.left: return self._continued(self.left.pop(0))
-        for trial in self.paused:
-            if not self.bar.would_prune(trial.rival, trial.values):
-                self.paused.remove(trial)
-                return self._continued(trial)
-        return self._new() if len(self.sweep) < self.n_trials else None
-
-    def _continued(self, trial):
-        status, trial.is_pausing = trial.run.state, False
-        if status.is_over and status.state != 'done': trial.run.restart()
-        return trial
-
-    def _new(self):
-        asked, before = self.study.ask(), rng_state()
-        asked.set_user_attr('run', name := f'trial-{asked.number:03d}')
-        try:
-            set_seed(self.plan['seed'])
-            learn = self.make(asked)
-            if not isinstance(learn, Learner): raise TypeError(
-                f'make returned a {type(learn).__name__}: expected a Learner')
-            begin(learn, self.plan['n_epochs'], folder=self.sweep.folder/name, **self.kwargs)
-        except BaseException:
-            _tell(self.study, asked.number, 'FAIL')
-            raise
-        finally: set_rng_state(before)
-        return _Trial(self.sweep.run(name), asked.number, self.bar.study.ask(), asked)
+        for trial in self.waiting:
+            if self.journal.bar.would_prune(trial.rival, trial.values): continue
+            self.waiting.remove(trial)
+            trial.resume()
+            return trial
+        if len(self.sweep) >= self.n_trials: return None
+        return _started(self.journal, self.make, self.kwargs)
 
     def _look(self, trial):
         "Report what is new, and decide whether the trial continues"
         # first: what comes later is in the record when this says that the run is over
         status = trial.run.state
-        for epoch, value in trial.new_values(self.plan['monitor']):
-            if trial.asked is not None: trial.asked.report(value, epoch)
-            is_pruned = _prunes(trial.rival, epoch, value)
-            if not is_pruned or epoch >= self.plan['n_epochs']: continue
-            if not (status.is_over or trial.is_pausing):
-                with suppress(RuntimeError): trial.run.stop()       # it may just have ended
-            trial.is_pausing = True
+        if self.journal.report(trial): trial.pause(status)
         if not status.is_over: return
         if status.state == 'died' and not trial.has_restarted:
             trial.has_restarted = True
-            trial.run.restart()
-        else: self._end(trial, status.state)
-
-    def _end(self, trial, state):
+            return trial.run.restart()
         self.active.remove(trial)
-        value = self.sweep.best_of(trial.values)
-        if state == 'done' and value == value:
-            _complete(self.study, trial, value)
-            self.bar.study.tell(trial.rival, value)
-        elif state == 'stopped':
-            _tell(self.study, trial.number, 'PRUNED')
-            trial.asked = None          # Optuna takes no more values of it
-            self.paused.append(trial)
-        else:
-            _tell(self.study, trial.number, 'FAIL')
-            if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()):
-                trial.run.wait()    # raises its error
+        if self.journal.end(trial, status.state): self.waiting.append(trial)
 
 # %% ../../nbs/runs/16_sweep.ipynb #818fb62d
 def _study(path, plan, sampler, pruner):    # raises ValueError
@@ -224,8 +239,8 @@ def _study(path, plan, sampler, pruner):    # raises ValueError
 # %% ../../nbs/runs/16_sweep.ipynb #sweep017
 def sweep(
     make: Callable,     # function of an `optuna.trial.Trial` that returns a `Learner`
-    n_trials: int,      # trials in all, those of earlier calls included
-    folder: str|Path,   # of the sweep; each trial is a run in it
+    n_trials: int,      # in all, also of earlier calls; one that fails is left out, unless all do
+    folder: str|Path,   # of the sweep; each trial is a run in it; ValueError if it has another plan
     *,
     n_epochs: int,      # of each trial that is not pruned
     n_jobs: int = 1,    # trials that train at the same time
@@ -235,19 +250,14 @@ def sweep(
     pruner: Any = None,     # of Optuna; None: its own choice. It counts epochs from 1
     seed: int = 0,          # set before each `make`, so that trials differ in their settings only
     **kwargs: Any,          # n_procs, hooks, max_gb, valid_every, ...: as for `start`
-) -> Trials:
-    """Search settings. Called again it continues where it was, with a larger `n_trials` too
-
-    A trial gives the numbers of `set_seed(seed); make(trial).fit(n_epochs)`. One that fails is left
-    out, unless it is the first. Raises ValueError if the folder holds a sweep with another plan.
-    """
+) -> Trials:            # each has the numbers of `set_seed(seed); make(trial).fit(n_epochs)`
+    "Search settings. Called again it continues where it was, with a larger `n_trials` too"
     if not callable(make) or isinstance(make, Learner):
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
-    mode = as_mode(mode, monitor)
     check_seed(seed)
     n_trials, n_jobs = as_count('n_trials', n_trials), as_count('n_jobs', n_jobs)
-    n_epochs = as_count('n_epochs', n_epochs)
-    plan = {'monitor': monitor, 'mode': mode, 'n_epochs': n_epochs, 'seed': seed}
+    plan = {'monitor': monitor, 'mode': as_mode(mode, monitor),
+            'n_epochs': as_count('n_epochs', n_epochs), 'seed': seed}
     lock = Lock(folder)
     lock.acquire()
     try:

@@ -7,7 +7,7 @@ __all__ = ['digest', 'is_foreign', 'held_state', 'roots', 'writes', 'drop_writer
            'live_facts']
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000003
-import hashlib, json, os, random, signal, struct, sys
+import hashlib, json, math, os, random, signal, struct, sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -59,8 +59,7 @@ _LIBRARIES = {'torch', 'trainer_nb', 'numpy', *sys.stdlib_module_names} - {'__ma
 
 def _generator(o):  # its state; None: `o` is no random generator
     if isinstance(o, random.Random): return o.getstate()
-    if isinstance(o, torch.Generator): return o.get_state()
-    if isinstance(o, np.random.RandomState): return o.get_state()
+    if isinstance(o, (torch.Generator, np.random.RandomState)): return o.get_state()
     if isinstance(o, np.random.Generator): return o.bit_generator.state
     return None
 
@@ -110,10 +109,8 @@ def held_state(roots: dict[str, Any]) -> dict[str, str]:
         path, o, is_own = todo.pop(0)
         state = _generator(o)
         if state is not None: found[path] = digest(state)
-        elif isinstance(o, _PLAIN):
-            if is_own: found[path] = digest(o)
-        elif isinstance(o, (Tensor, np.ndarray)):
-            if is_own and (o.numel() if isinstance(o, Tensor) else o.size) < 2**16: found[path] = digest(o)
+        elif isinstance(o, (*_PLAIN, Tensor, np.ndarray)):
+            if is_own and math.prod(getattr(o, 'shape', ())) < 2**16: found[path] = digest(o)
         elif isinstance(o, ModuleType) or id(o) in seen: continue
         else:
             seen.add(id(o))
@@ -123,9 +120,7 @@ def held_state(roots: dict[str, Any]) -> dict[str, str]:
                 own = False     # its position
             if is_own and path not in roots and _saves_itself(o): found[path] = digest(o.state_dict())
             if isinstance(o, (set, frozenset)) and is_own: found[path] = digest(o)
-            for p, x in _inside(o, path):
-                if isinstance(x, nn.Parameter): continue
-                todo.append((p, x, own))
+            todo += [(p, x, own) for p, x in _inside(o, path) if not isinstance(x, nn.Parameter)]
     return found
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000016
@@ -219,19 +214,16 @@ def _code(f):
     consts = [_code(o) if isinstance(o, CodeType) else o for o in f.co_consts]
     return f.co_code, f.co_names, f.co_varnames, consts
 
-def _attributes(cls):
-    for c in cls.__mro__: yield from ((f'{c.__qualname__}.{k}', o) for k, o in vars(c).items())
+def _attributes(o):     # of an object, by the names of their classes; a function is its own
+    if isinstance(o, FunctionType): yield o.__qualname__, o
+    else:
+        for c in type(o).__mro__: yield from ((f'{c.__qualname__}.{k}', v) for k, v in vars(c).items())
 
 def _own_code(parts):
     "The code of the methods of the user's own classes, and of functions: name → hash"
-    found = {}
-    for o in parts:
-        if isinstance(o, FunctionType): held = [(o.__qualname__, o)]
-        else: held = _attributes(type(o))
-        for name, f in held:
-            is_own = isinstance(f, FunctionType) and not is_foreign(f.__module__)
-            if is_own: found[f'code of {name.split("<locals>.")[-1]}'] = digest(_code(f.__code__))[:8]
-    return found
+    held = chain.from_iterable(map(_attributes, parts))
+    own = [(k, f) for k, f in held if isinstance(f, FunctionType) and not is_foreign(f.__module__)]
+    return {f'code of {k.split("<locals>.")[-1]}': digest(_code(f.__code__))[:8] for k, f in own}
 
 def _of_loader(name, dl):
     res = {name: data_checksum(dl)}

@@ -46,10 +46,8 @@ def opened(path: Path, **kwargs: Any) -> Any:
                                    load_if_exists=True, **kwargs)
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000007
-class _Study(Drawn):
+class _Study:
     "The runs of a sweep, and what Optuna knows of them"
-    label = 'plot of the trials'
-
     def __init__(self,
         folder: str|Path,   # of the sweep; raises FileNotFoundError if there is none
         study: Any = None,  # Optuna's study, if it is open already
@@ -76,11 +74,30 @@ class _Study(Drawn):
         if name not in self._runs: self._runs[name] = Run(path_in(self.folder, name))
         return self._runs[name]
 
+    def _source(self, name):
+        if name not in self._sources: self._sources[name] = RunSource(self.run(name).folder)
+        return self._sources[name]
+
     def holds(self, name: str) -> bool:
         "Return whether the folder holds a run of this name"
         try: return self.run(name).folder.is_run
         except ValueError: return False
 
+    def __len__(self): return len(self.by_run)
+
+# %% ../../nbs/runs/15_trials.ipynb #ac9289aa
+def _row(sweep, name, trial):
+    "Of `trial`, whose run is in the folder `name`"
+    monitor, run = sweep.plan['monitor'], sweep.run(name)
+    status, values = run.status, [o.get(monitor, math.nan) for o in run.history.epoch_rows]
+    mark = '✂' if trial.state.name == 'PRUNED' and status == 'stopped' else ''
+    row = {'run': name, 'status': status, 'epochs': len(values), 'curve': sparkline(values) + mark,
+           monitor: sweep.best_of(values)}
+    return row | {f'setting {k}' if k in row else k: v for k, v in trial.params.items()}
+
+# %% ../../nbs/runs/15_trials.ipynb #7c8d30ae
+class _Rows(_Study):
+    "A row for each trial, and the best one"
     @property
     def best(self) -> Run|None:
         "The run of the best trial that is done"
@@ -93,28 +110,15 @@ class _Study(Drawn):
 
     @property
     def rows(self) -> list[dict]:  # column → value
-        """Return a row for each trial: the finished ones first, the best on top, then the others
-
-        A pruned trial is a run that stopped; ✂ marks the end of its curve.
-        """
-        monitor, rows = self.plan['monitor'], []
-        for name, t in self.by_run.items():
-            run = self.run(name)
-            status, values = run.status, [o.get(monitor, math.nan) for o in run.history.epoch_rows]
-            mark = '✂' if t.state.name == 'PRUNED' and status == 'stopped' else ''
-            row = {'run': name, 'status': status, 'epochs': len(values),
-                   'curve': sparkline(values) + mark, monitor: self.best_of(values)}
-            rows.append(row | {f'setting {k}' if k in row else k: v for k, v in t.params.items()})
-        sign = -1 if self.plan['mode'] == 'max' else 1
+        "Return a row for each trial: the finished ones first, the best on top, then the others"
+        monitor, sign = self.plan['monitor'], -1 if self.plan['mode'] == 'max' else 1
         def place(row): return row['status'] != 'done', math.isnan(row[monitor]), sign*row[monitor]
-        return sorted(rows, key=place)
+        return sorted([_row(self, *o) for o in self.by_run.items()], key=place)
 
     def best_of(self, values: list[float]) -> float:
         "Return the best value of the monitored column; nan if all are"
         best = max if self.plan['mode'] == 'max' else min
         return best((o for o in values if o == o), default=math.nan)
-
-    def __len__(self): return len(self.by_run)
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000010
 _ORDER = 'done', 'running', 'starting', 'waiting', 'paused', 'stopped', 'failed', 'died'
@@ -127,17 +131,18 @@ def counts_of(rows: list[dict]) -> list[str]:
 
 def _text(v): return format_value(v) if isinstance(v, float) else str(v)
 
-# %% ../../nbs/runs/15_trials.ipynb #a3bb14f6
 class _Curves(Values):
     "The monitored values of trials, perhaps none yet"
     is_live = True
 
-class Trials(_Study):
+# %% ../../nbs/runs/15_trials.ipynb #a3bb14f6
+class Trials(_Rows, Drawn):
     "The trials of a sweep; `sweep` returns one, and `Trials(folder)` reads one"
+    label = 'plot of the trials'
     def status(self) -> str:
         "Describe in one line how the trials are"
         rows = self.rows
-        return ' · '.join([f'{len(rows)} trial' + 's'*(len(rows) != 1), *counts_of(rows)])
+        return ' · '.join([f'{len(rows)} trial{"" if len(rows) == 1 else "s"}', *counts_of(rows)])
 
     def lines(self, rows: list[dict]|None = None) -> list[list[str]]:
         "Return the table, header first"
@@ -154,19 +159,14 @@ class Trials(_Study):
     def chart(self, rows: list[dict]|None = None) -> Chart:
         "Draw the monitored values of all trials, those of the best in colour"
         rows = self.rows if rows is None else rows
-        names = [o['run'] for o in rows]
-        for k in {*names} - self._sources.keys(): self._sources[k] = RunSource(self.run(k).folder)
-        sources = [self._sources[k] for k in names]
+        sources = [self._source(o['run']) for o in rows]
         values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
         return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
 
     def importances(self,
-        n: int = 20,    # resamples
+        n: int = 20,    # resamples of the trials: a point is the median, a line holds 80 % of them
     ) -> Chart:         # raises ValueError below 6 trials that are done
-        """Draw how much of the difference between trials each setting explains, and how sure that is
-
-        Computed for `n` resamples of the trials: a point is the median, a line holds 80 % of them.
-        """
+        "Draw how much of the difference between trials each setting explains, and how sure that is"
         return _importances(self, n)
 
     def parallel_coordinates(self) -> Chart:    # raises ValueError below 2 trials that are done

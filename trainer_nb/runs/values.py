@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from html import escape
 from itertools import chain
 
-from ..base import cut_name, did_you_mean, format_time, format_value, printable
+from ..base import cut_name, did_you_mean, format_time, format_value, listed, printable
 from ..draw import Rich
 from ..loop import good_values
 from .curves import positions
@@ -23,6 +23,17 @@ AXES = {o: o for o in ('batch', 'step', 'samples', 'epoch', 'time')} | {'step': 
 def base_of(column: str) -> str:
     "Return the metric of a column of training or validation"
     return column.removeprefix('train_').removeprefix('valid_')
+
+def _metrics_of(columns):   # the losses first, learning rates last
+    names = dict.fromkeys(map(base_of, columns))
+    return sorted(names, key=lambda o: ('loss' not in o.split('_'), o.startswith('lr')))
+
+def _columns_of(metric, names):
+    "The columns, of training and of validation, that a metric has among `names`"
+    def first(*options): return next((o for o in options if o in names), None)
+    if metric is None: return None, None
+    if metric.startswith('valid_'): return None, first(metric)
+    return first(f'train_{metric}', metric), first(f'valid_{metric}')
 
 def _check(c):      # raises ValueError
     "Refuse a metric or an axis that no run has"
@@ -39,18 +50,17 @@ def _check(c):      # raises ValueError
     known = [o for o in AXES if any(positions(s.curves, [1], o) for s in c.sources)]
     raise ValueError(f'x is {c.x!r}, but none of {n} runs has recorded it: {some(known)}')
 
-# %% ../../nbs/runs/10_values.ipynb #va000009
-class Values:
-    "What is compared: the columns of each run, their best values, and the order of the runs"
+# %% ../../nbs/runs/10_values.ipynb #096439e7
+class _Selection:
+    "Runs, with the metric and the axis that are chosen for their chart"
     def __init__(self,
         sources: list[Recorded],    # runs, histories and files
         metric: str|None = None,    # None: the loss
         x: str = 'step',            # a key of `AXES`
         mode: str|None = None,      # 'min' or 'max'
     ):
-        self.sources, self.metric = sources, metric
-        self.x, self.mode = x, mode
-        self.drawn = {}     # index of a run → what is drawn of it, until there is more
+        self.sources, self.metric, self.x = sources, metric, x
+        self.mode, self.drawn = mode, {}    # drawn: index of a run → curves, until it has more
         self.update()
         _check(self)
 
@@ -62,9 +72,7 @@ class Values:
     @property
     def metrics(self) -> list[str]:
         "The metrics that can be compared"
-        columns = chain.from_iterable((*s.curves.steps, *s.curves.marks) for s in self.sources)
-        names = dict.fromkeys(map(base_of, columns))
-        return sorted(names, key=lambda o: ('loss' not in o.split('_'), o.startswith('lr')))
+        return _metrics_of(chain.from_iterable((*s.curves.steps, *s.curves.marks) for s in self.sources))
 
     def update(self) -> bool:  # whether there is anything new
         "Read what is new"
@@ -75,17 +83,16 @@ class Values:
 
     def columns(self, source: Recorded) -> tuple[str|None, str|None]:  # of training, of validation
         "Return the columns of a run that the chart shows"
-        names, metric = {*source.curves.steps, *source.curves.marks}, self.metric
-        def first(*options): return next((o for o in options if o in names), None)
-        if metric is None: return None, None
-        if metric.startswith('valid_'): return None, first(metric)
-        return first(f'train_{metric}', metric), first(f'valid_{metric}')
+        return _columns_of(self.metric, {*source.curves.steps, *source.curves.marks})
 
     def places(self, source: Recorded, batches: Iterable[float]) -> list[float]|None:
         "Return where batches stand on the axis; where no steps are recorded, a step is a batch"
         found = positions(source.curves, batches, self.x)
         return list(batches) if found is None and self.x == 'step' else found
 
+# %% ../../nbs/runs/10_values.ipynb #57f9afb8
+class _Ranking(_Selection):
+    "Runs in the order of their best values"
     def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
         return self.mode if self.mode and self._is_chosen(column) else good_values(column)
@@ -94,12 +101,7 @@ class Values:
 
     def best(self, source: Recorded, column: str) -> float:  # nan if there is none
         "Return the best value of a column, or the newest if it is unknown which values are good"
-        low, high, newest = source.extremes(column)
-        return {'min': low, 'max': high, None: newest}[self.good(column)]
-
-    def differing(self) -> list[str]:
-        "Return the settings in which the runs differ"
-        return differing_settings(self.sources)
+        return dict(zip(('min', 'max', None), source.extremes(column)))[self.good(column)]
 
     def measured(self) -> list[str]:
         "Return the columns whose best values the table shows, the chosen metric first"
@@ -115,6 +117,13 @@ class Values:
         if sign is None or not self._is_chosen(column): return list(indices)
         values = [sign*self.best(s, column) for s in self.sources]
         return sorted(indices, key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
+
+# %% ../../nbs/runs/10_values.ipynb #va000009
+class Values(_Ranking):
+    "What is compared: the columns of each run, their best values, and the order of the runs"
+    def differing(self) -> list[str]:
+        "Return the settings in which the runs differ"
+        return differing_settings(self.sources)
 
     def title(self, column: str) -> str:
         "Return the head of a column of values"
@@ -173,9 +182,7 @@ def table_of(c: Values) -> list[list[str]]:
     return [['time' if o == 'time_s' else o for o in names], *lines]
 
 # %% ../../nbs/runs/10_values.ipynb #f5b9cb9d
-def _some(names, most=3):
-    more = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join([cut_name(printable(o)) for o in names[:most]]) + more
+def _some(names): return listed([cut_name(printable(o)) for o in names])
 
 def notes_on(c: Values) -> list[str]:
     "Return what a person should know about the picture and the table"
