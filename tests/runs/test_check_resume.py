@@ -170,6 +170,7 @@ HEALTHY = {
     'plateau': lambda: make(hooks=[
         LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), step='metric')]),
     'all at once': lambda: make(hooks=[AMP(), GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1)]),
+    'in windows': lambda: make(hooks=[GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1)]),
     'validation within epochs': lambda: make((torch.randn(120, 4), torch.arange(120) % 3), bs=6),
     'best weights': lambda: make(hooks=[EarlyStopping(None)]),
 }
@@ -278,7 +279,7 @@ def test_as_a_run_that_is_killed(n_procs):
     for path in 'hook Carry.held', 'learn.train_dl.dataset.noise.rng':
         report = FAULTS[path]().check_resume(within=8, run=True, n_procs=n_procs)
         assert not report.is_exact and [o['object'] for o in report.lost] == [path], report
-    for name in 'saved hook', 'rows', 'all at once':
+    for name in 'saved hook', 'rows', 'in windows':     # ranks choose their precision through Accelerate
         report = HEALTHY[name]().check_resume(within=8, run=True, n_procs=n_procs)
         assert report.is_exact and not report.lost and '✓ killed after' in report.status(), report
 
