@@ -172,6 +172,14 @@ def _theme(svg):
     halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'
     return f'<style>{inks}{halo}</style>'
 
+def _svg(width, height, strokes, words, alt):
+    paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
+    texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" class="tnb" '
+            f'role="img" style="display:block;width:100%" fill="none"><title>{escape(alt)}</title>'
+            f'{_theme(paths + texts)}{paths}{texts}</svg>')
+
+# %% ../../nbs/draw/08_charts.ipynb #them0004
 def _page_of(svg, width, height):
     "Make an SVG a picture of its own, with a background; it asks the page which theme it has"
     own = (f'<style>:root{{color-scheme:light dark;color:{INK};color:{themed(INK)}}}'
@@ -193,6 +201,12 @@ def _part(chart, alt, is_image):
     size = f'flex:{chart.width} 1 {.7*chart.width:.0f}px;min-width:0;max-width:{1.3*chart.width:.0f}px'
     columns = html_hover(chart.panels, chart.width, chart.height)
     return f'<div style="position:relative;{size}">{svg}{columns}</div>'
+
+def _row(chart, is_image):
+    "The parts of a chart, side by side"
+    parts = ''.join(_part(o, chart.alt, is_image) for o in chart.parts or [chart])
+    style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in chart.panels) else ''
+    return f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
 
 # %% ../../nbs/draw/08_charts.ipynb #swit0002
 SWITCH_CSS = '''
@@ -222,24 +236,17 @@ class Chart:
     switch: str = ''    # label of that switch
 
     def __repr__(self): return self.alt
+    def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
     def svg(self) -> str:
         "Write the chart as SVG; its text takes the colour of the page's text"
-        strokes, words = marks(self.panels)
-        paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
-        texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" class="tnb" '
-                f'role="img" style="display:block;width:100%" fill="none"><title>{escape(self.alt)}</title>'
-                f'{_theme(paths + texts)}{paths}{texts}</svg>')
+        return _svg(self.width, self.height, *marks(self.panels), self.alt)
 
-    def html(self, is_image: bool = False) -> str:
-        """Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page
-
-        `is_image`: as `<img>`. A notebook that is not trusted loses `<svg>` elements, but not their texts.
-        """
-        parts = ''.join(_part(o, self.alt, is_image) for o in self.parts or [self])
-        style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
-        html = f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
+    def html(self,
+        is_image: bool = False,  # as `<img>`: a notebook that is not trusted loses `<svg>`, not its texts
+    ) -> str:
+        "Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page"
+        html = _row(self, is_image)
         return _switched(html, self) if is_image and self.other else html
 
     def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
@@ -247,8 +254,6 @@ class Chart:
         png, size = self.png()
         html, data = self.html(is_image=True), b64encode(png).decode()
         return {'text/html': html, 'image/png': data, 'text/plain': self.alt}, {'image/png': size}
-
-    def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"

@@ -114,6 +114,16 @@ def _join(a, b):
     total, n, length = a[_TOTAL] + b[_TOTAL], a[_N] + b[_N], a[_LENGTH] + b[_LENGTH]
     return low, high, total, n, length, a[_STARTS], b[_ENDS]
 
+# %% ../../nbs/draw/05_smoothing.ipynb #addb0001
+def _add(bins, values, size):
+    "Fill the last bin of the open epoch, or start one; return how many of `size` values it took"
+    last = bins[-1] if bins else None
+    if last and not last[_ENDS] and last[_LENGTH] < size:
+        values = values[:size - last[_LENGTH]]
+        bins[-1] = _join(last, _bin(values))
+    else: bins.append(_bin(values, int(not last or last[_ENDS])))
+    return len(values)
+
 # %% ../../nbs/draw/05_smoothing.ipynb #join0001
 def _joined(bins, size):
     "Join neighbours of one epoch up to a length, and whole epochs up to half of it"
@@ -138,6 +148,16 @@ def _joined_on(before, joined, bins, size):
         k, rest = k - 1, joined[k - 1][_LENGTH]
         while rest: i, rest = i - 1, rest - before[i - 1][_LENGTH]
     return joined[:k] + _joined(bins[i:], size)
+
+# `Envelope` → what was joined and smoothed of its bins; usually only their end has changed since
+_known: WeakKeyDictionary = WeakKeyDictionary()
+
+def _shortened(bins, size, most, known):
+    "Join bins until there are at most so many: (bins, new size); `known`: what was joined before"
+    while len(bins) > most:
+        size *= 2
+        known[size] = [*bins], (bins := _joined_on(*known.get(size, ([], [])), bins, size))
+    return [*bins], size
 
 # %% ../../nbs/draw/05_smoothing.ipynb #6e559cb7
 def _balanced(bins, ys, is_log, most=.02):
@@ -179,10 +199,31 @@ def _steps(bins, ys):
         x += length
     return xs, steps
 
-# %% ../../nbs/draw/05_smoothing.ipynb #d82bbd8c
-# `Envelope` → what was computed of its bins, of which usually the end alone has changed since
-_known: WeakKeyDictionary = WeakKeyDictionary()
+def _curve(bins, size, half, is_log, known):
+    "The curve of smoothed bins; `known`: what was smoothed before"
+    before = known.get((is_log, size, half), ([], []))
+    ys = _smooth_on(*before, bins, half, is_log)
+    known[is_log, size, half] = bins, ys
+    return _steps(bins, ys)
 
+# %% ../../nbs/draw/05_smoothing.ipynb #wind0001
+def _outline(bins):
+    "The middle, the extremes and the mean of each bin"
+    ends = accumulate(b[_LENGTH] for b in bins)
+    xs = [end - (b[_LENGTH] - 1)/2 for b, end in zip(bins, ends)]
+    lows, highs = ([b[k] if b[_N] else math.nan for b in bins] for k in (_LOW, _HIGH))
+    return xs, lows, highs, [*map(_bin_mean, bins)]
+
+def _window(bins, size, n, n_epochs):
+    "How many neighbours of a bin count on each side, of `n` values, and words that say what is drawn"
+    n_open = sum(b[_LENGTH] for b in takewhile(lambda b: not b[_ENDS], reversed(bins)))
+    epoch = (n - n_open)/n_epochs if n_epochs else n
+    half = max(min(_default_half(n)//size, (math.ceil(epoch/size) - 1)//2), 0)
+    if half: return half, f'mean of ±{half*size} batches'
+    longest = max((b[_LENGTH] for b in bins), default=1)
+    return half, f'mean of {longest} batches' if longest > 1 else ''
+
+# %% ../../nbs/draw/05_smoothing.ipynb #d82bbd8c
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs"
     def __init__(self, most: int = 700):
@@ -194,14 +235,8 @@ class Envelope:
         "Append values"
         i = 0
         while i < len(values):
-            last = self.bins[-1] if self.bins else None
-            if last and not last[_ENDS] and last[_LENGTH] < self.size:
-                part = values[i:i + self.size - last[_LENGTH]]
-                self.bins[-1] = _join(last, _bin(part))
-            else:
-                part = values[i:i + self.size]
-                self.bins.append(_bin(part, int(not last or last[_ENDS])))
-            self.n, i = self.n + len(part), i + len(part)
+            n = _add(self.bins, values[i:i + self.size], self.size)
+            self.n, i = self.n + n, i + n
             if len(self.bins) > self.most: self.bins, self.size = self._at_most(self.most)
 
     def end_epoch(self) -> None:
@@ -213,19 +248,11 @@ class Envelope:
 
     def _at_most(self, most):
         "Return at most so many bins, and the longest that one may be"
-        bins, size, known = self.bins, self.size, _known.setdefault(self, {})
-        while len(bins) > most:
-            size *= 2
-            known[size] = [*bins], (bins := _joined_on(*known.get(size, ([], [])), bins, size))
-        return [*bins], size
+        return _shortened(self.bins, self.size, most, _known.setdefault(self, {}))
 
     def curves(self, most: int = 350) -> tuple[list[float], ...]:
         "Return the values to draw"
-        bins, _ = self._at_most(most)
-        ends = accumulate(b[_LENGTH] for b in bins)
-        xs = [end - (b[_LENGTH] - 1)/2 for b, end in zip(bins, ends)]
-        lows, highs = ([b[k] if b[_N] else math.nan for b in bins] for k in (_LOW, _HIGH))
-        return xs, lows, highs, [*map(_bin_mean, bins)]
+        return _outline(self._at_most(most)[0])
 
     def smooth(self, is_log: bool = False, most: int = 700) -> tuple[list[float], list[float], str]:
         """Return the mean of the values around each place, to be drawn
@@ -234,13 +261,5 @@ class Envelope:
         """
         bins, size = self._at_most(most)
         is_log = is_log and all(b[_LOW] > 0 for b in bins)
-        n_open = sum(b[_LENGTH] for b in takewhile(lambda b: not b[_ENDS], reversed(bins)))
-        epoch = (self.n - n_open)/self.n_epochs if self.n_epochs else self.n
-        half = max(min(_default_half(self.n)//size, (math.ceil(epoch/size) - 1)//2), 0)
-        longest = max((b[_LENGTH] for b in bins), default=1)
-        words = f'mean of {longest} batches' if longest > 1 else ''
-        if half: words = f'mean of ±{half*size} batches'
-        known, key = _known[self], (is_log, size, half)
-        ys = _smooth_on(*known.get(key, ([], [])), bins, half, is_log)
-        known[key] = bins, ys
-        return *_steps(bins, ys), words
+        half, words = _window(bins, size, self.n, self.n_epochs)
+        return *_curve(bins, size, half, is_log, _known[self]), words
