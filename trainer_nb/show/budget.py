@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
 
 # %% ../../nbs/show/13_budget.ipynb #3f5f3d5f
 class Budget:
@@ -40,12 +39,6 @@ class Budget:
         start, before = self.clock(), self.cost()
         try: yield
         finally: self._plan(start, self.cost() - before)
-
-    def timed(self, f: Callable, *args: Any) -> None:
-        "Call a function whose time counts, too"
-        start = self.clock()
-        f(*args)
-        self.time_s += self.clock() - start
 
     def _plan(self, start, cost):
         if self.first_s is None: self.first_s = cost

@@ -42,6 +42,12 @@ def _monitor(hooks):
         if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
     return 'valid_loss', 'min'
 
+def _timed(budget, f, *args):
+    "Call a function whose time counts as that of an update"
+    start = perf_counter()
+    f(*args)
+    budget.time_s += perf_counter() - start
+
 def _later(seconds, f, *args):
     "Start a timer that does not keep the process alive"
     timer = Timer(seconds, f, args)
@@ -121,11 +127,11 @@ class _Watch(_Paced):
 
     @_harmless
     def after_valid(self, learn: Learner) -> None:
-        if self.screen is not None: self.budget.timed(self.screen.valid, learn, self.line)
+        if self.screen is not None: _timed(self.budget, self.screen.valid, learn, self.line)
 
     @_harmless
     def after_epoch(self, learn: Learner) -> None:
-        if self.screen is not None: self.budget.timed(self.screen.row, learn)
+        if self.screen is not None: _timed(self.budget, self.screen.row, learn)
         self._due(learn)
 
     @_harmless
