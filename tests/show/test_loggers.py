@@ -237,8 +237,8 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, monkeypatch):
     path = tmp_path/'log.csv'
     late = LambdaHook(after_loss=lambda learn: learn.record('late', 1.) if learn.state.optimizer_step > 6 else None)
     learn = start(0, CSVLogger(path, 'steps'), late)
-    def full(path, data): raise OSError(28, 'No space left on device')
-    monkeypatch.setattr('trainer_nb.show.loggers._replace', full)
+    def full(path, flush): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr('trainer_nb.show.loggers.replacing', full)
     with pytest.warns(UserWarning, match='No space left'): learn.fit(2)
     assert len(path.read_text().splitlines()) == 8 and [*tmp_path.iterdir()] == [path]
     monkeypatch.undo()

@@ -28,10 +28,9 @@ def _fitted(values, half):
     "Means of `half` neighbours on each side; nan where the value is not finite"
     n, size, res = len(values), 2*half + 1, []
     known = [is_drawable(v) for v in values]
-    counts = [0, *accumulate(known)]
     for i in range(n):
         if not known[i]: res.append(math.nan)
-        elif half <= i < n - half and counts[i + half + 1] - counts[i - half] == size:
+        elif half <= i < n - half and all(known[i - half:i + half + 1]):
             res.append(math.fsum(values[i - half:i + half + 1])/size)
         else:       # at an end, or beside a gap
             a = max(min(i - half, n - size), 0)
@@ -62,11 +61,7 @@ def _default_half(n: int) -> int:
     return min(max(10, n//30), n//12)
 
 def smooth(values: list[float], half: int | None = None, is_log: bool = False) -> list[float]:
-    """Replace each value by the mean of its neighbourhood, but where the values bend, follow them
-
-    At an end, the mean is the value of a fitted line, so a straight line stays unchanged. Where the
-    running median, which keeps edges, differs from its own mean by more than noise, the curve follows it.
-    """
+    "Replace each value by the mean of its neighbourhood, but where the values bend, follow them"
     n, half = len(values), _default_half(len(values)) if half is None else half
     mean = _means(values, half)
     if not half: return mean
@@ -114,7 +109,6 @@ def _join(a, b):
     total, n, length = a[_TOTAL] + b[_TOTAL], a[_N] + b[_N], a[_LENGTH] + b[_LENGTH]
     return low, high, total, n, length, a[_STARTS], b[_ENDS]
 
-# %% ../../nbs/draw/05_smoothing.ipynb #addb0001
 def _add(bins, values, size):
     "Fill the last bin of the open epoch, or start one; return how many of `size` values it took"
     last = bins[-1] if bins else None
@@ -152,8 +146,9 @@ def _joined_on(before, joined, bins, size):
 # `Envelope` → what was joined and smoothed of its bins; usually only their end has changed since
 _known: WeakKeyDictionary = WeakKeyDictionary()
 
-def _shortened(bins, size, most, known):
-    "Join bins until there are at most so many: (bins, new size); `known`: what was joined before"
+def _at_most(envelope, most):
+    "Return at most so many bins of an `Envelope`, and the longest that one may be"
+    bins, size, known = envelope.bins, envelope.size, _known.setdefault(envelope, {})
     while len(bins) > most:
         size *= 2
         known[size] = [*bins], (bins := _joined_on(*known.get(size, ([], [])), bins, size))
@@ -176,8 +171,9 @@ def _balanced(bins, ys, is_log, most=.02):
     return [mean + room/far*(y - mean) for y in ys] if far > room else ys
 
 # %% ../../nbs/draw/05_smoothing.ipynb #f601fee5
-def _smooth_on(before, ys, bins, half, is_log):
-    "The smoothed values of bins; `ys` are those of `before`: only the end is smoothed anew"
+def _smooth_on(known, bins, size, half, is_log):
+    "The smoothed values of bins; `known` holds those of before: only the end is smoothed anew"
+    before, ys = known.get((size, half, is_log), ([], []))
     reach = 2*half + 1      # neighbours that count
     i = max(_n_same(before, bins) - reach, 0)
     while i and not bins[i - 1][_ENDS]: i -= 1
@@ -187,6 +183,7 @@ def _smooth_on(before, ys, bins, half, is_log):
         if not b[_ENDS] and k < len(bins): continue
         ys[i:k] = _balanced(bins[i:k], ys[i:k], is_log)
         i = k
+    known[size, half, is_log] = bins, ys
     return ys
 
 def _steps(bins, ys):
@@ -199,21 +196,7 @@ def _steps(bins, ys):
         x += length
     return xs, steps
 
-def _curve(bins, size, half, is_log, known):
-    "The curve of smoothed bins; `known`: what was smoothed before"
-    before = known.get((is_log, size, half), ([], []))
-    ys = _smooth_on(*before, bins, half, is_log)
-    known[is_log, size, half] = bins, ys
-    return _steps(bins, ys)
-
 # %% ../../nbs/draw/05_smoothing.ipynb #wind0001
-def _outline(bins):
-    "The middle, the extremes and the mean of each bin"
-    ends = accumulate(b[_LENGTH] for b in bins)
-    xs = [end - (b[_LENGTH] - 1)/2 for b, end in zip(bins, ends)]
-    lows, highs = ([b[k] if b[_N] else math.nan for b in bins] for k in (_LOW, _HIGH))
-    return xs, lows, highs, [*map(_bin_mean, bins)]
-
 def _window(bins, size, n, n_epochs):
     "How many neighbours of a bin count on each side, of `n` values, and words that say what is drawn"
     n_open = sum(b[_LENGTH] for b in takewhile(lambda b: not b[_ENDS], reversed(bins)))
@@ -237,7 +220,7 @@ class Envelope:
         while i < len(values):
             n = _add(self.bins, values[i:i + self.size], self.size)
             self.n, i = self.n + n, i + n
-            if len(self.bins) > self.most: self.bins, self.size = self._at_most(self.most)
+            if len(self.bins) > self.most: self.bins, self.size = _at_most(self, self.most)
 
     def end_epoch(self) -> None:
         "Note that an epoch ends with the newest value"
@@ -246,20 +229,17 @@ class Envelope:
         self.bins[-1] = _ended(self.bins[-1])
         self.bins[-2:] = _joined(self.bins[-2:], self.size)
 
-    def _at_most(self, most):
-        "Return at most so many bins, and the longest that one may be"
-        return _shortened(self.bins, self.size, most, _known.setdefault(self, {}))
-
     def curves(self, most: int = 350) -> tuple[list[float], ...]:
-        "Return the values to draw"
-        return _outline(self._at_most(most)[0])
+        "Return the middle, the extremes and the mean of each bin, as lists"
+        bins, _ = _at_most(self, most)
+        ends = accumulate(b[_LENGTH] for b in bins)
+        xs = [end - (b[_LENGTH] - 1)/2 for b, end in zip(bins, ends)]
+        lows, highs = ([b[k] if b[_N] else math.nan for b in bins] for k in (_LOW, _HIGH))
+        return xs, lows, highs, [*map(_bin_mean, bins)]
 
     def smooth(self, is_log: bool = False, most: int = 700) -> tuple[list[float], list[float], str]:
-        """Return the mean of the values around each place, to be drawn
-
-        The window is at most an epoch. The mean over each epoch is within 2 % of that of its values.
-        """
-        bins, size = self._at_most(most)
+        "Return the mean around each place, to be drawn; that of each epoch is within 2 % of the values'"
+        bins, size = _at_most(self, most)
         is_log = is_log and all(b[_LOW] > 0 for b in bins)
         half, words = _window(bins, size, self.n, self.n_epochs)
-        return *_curve(bins, size, half, is_log, _known[self]), words
+        return *_steps(bins, _smooth_on(_known[self], bins, size, half, is_log)), words

@@ -186,17 +186,6 @@ class _Above:
         with self._careful():
             if panel is not None: panel.close()
 
-# %% ../../nbs/show/03_controls.ipynb #pres0002
-def _press(above, label):
-    "Change a button that was clicked; return what is asked for: None without buttons"
-    panel, what = above.panel, label
-    if panel is None: return None
-    if label == 'Pause':
-        what = panel.buttons[label].description
-        above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')
-    else: above.change(label, 'disabled', True)
-    return what
-
 # %% ../../nbs/show/03_controls.ipynb #requ0001
 class _Requested(MainProcessHook):
     "Logs the requests to a fit, and shows what it has done above the plot"
@@ -257,6 +246,14 @@ def _row(learn, actions, clicked):
     disabled = {'Checkpoint now'} if learn.provider('checkpoints') is None else ()
     buttons = {o: (tip, o not in disabled) for o, (tip, _) in actions.items()}
     return ButtonRow(buttons, clicked, kernel, _hint())
+
+def _press(above, label):
+    "Change a button that was clicked; return what is asked for: None without buttons"
+    if (panel := above.panel) is None: return None
+    what = panel.buttons[label].description
+    if label == 'Pause': above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')
+    else: above.change(label, 'disabled', True)
+    return what
 
 # %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(_Requested):

@@ -29,12 +29,6 @@ class DisplayCost(NamedTuple):
     time_s: float       # seconds for those after the first second
     wall_s: float       # seconds that the fit took
 
-def _cost(budget, clock):
-    "The cost up to a clock; without a budget, none"
-    if budget is None: return DisplayCost(0., 0, 0., 0.)
-    wall_s = clock - budget.opened
-    return DisplayCost(budget.time_s/wall_s, budget.n, budget.time_s, wall_s)
-
 # %% ../../nbs/show/02_display.ipynb #harm0001
 def _monitor(hooks):
     "Return the column and the mode by which a hook tells the best epoch"
@@ -47,13 +41,6 @@ def _timed(budget, f, *args):
     start = perf_counter()
     f(*args)
     budget.time_s += perf_counter() - start
-
-def _later(seconds, f, *args):
-    "Start a timer that does not keep the process alive"
-    timer = Timer(seconds, f, args)
-    timer.daemon = True
-    timer.start()
-    return timer
 
 def _harmless(f):
     "Turn an error in a method of the display into a warning"
@@ -94,8 +81,10 @@ class _Paced(MainProcessHook):
         if every is not None: budget.next = budget.clock() + every
         elif was_held: budget.next = min(budget.next, budget.clock() + .1)      # move soon
         self._stop_timer()      # the timer asks the loop for the next update: a batch costs nothing
-        if budget.next < math.inf:
-            self.timer = _later(budget.wait_s, learn.requests.append, self._due)
+        if budget.next == math.inf: return
+        self.timer = Timer(budget.wait_s, learn.requests.append, [self._due])
+        self.timer.daemon = True
+        self.timer.start()
 
     def _due(self, learn):
         if self.budget.is_due: self.draw(learn)
@@ -152,7 +141,6 @@ class _Watch(_Paced):
 class Display(_Watch):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     unique, provides = True, ('display',)
-
     def __init__(self,
         where: bool|str = True,  # 'html', 'tty' or 'text'; True: what `front_end` finds
         plot: bool = True,       # whether to plot losses, metrics and learning rates, in a notebook
@@ -166,7 +154,9 @@ class Display(_Watch):
     @property
     def cost(self) -> DisplayCost:
         "Cost of the latest fit's lines and updates, without its first second and the final picture"
-        return _cost(self.budget, self.closed or perf_counter())
+        if self.budget is None: return DisplayCost(0., 0, 0., 0.)
+        time_s, wall_s = self.budget.time_s, (self.closed or perf_counter()) - self.budget.opened
+        return DisplayCost(time_s/wall_s, self.budget.n, time_s, wall_s)
 
     def _make_screen(self, learn):
         where = front_end() if self.where is True else self.where

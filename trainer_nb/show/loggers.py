@@ -75,24 +75,22 @@ def _careful(logger, f, *args, **kwargs):
 
 # %% ../../nbs/show/05_loggers.ipynb #20277a12
 class Logger(MainProcessHook):
-    """Base of all loggers. Define what you need:
-
-    `open(learn)`               prepare; drop entries beyond `n`, `n_valid` and `n_epoch`, left by a crash
-    `write(kind, step, values)` 'step', 'valid' or 'epoch'; training batches so far; dict: name → number
-    `sync(learn)`               called after entries were written
-    `close(learn)`              called when the fit is over
-    """
+    "Base of all loggers, which define what they need of `open`, `write`, `sync` and `close`"
     ord, state_kinds = 92, {'n': int, 'n_valid': int, 'n_epoch': int}
     failed = is_open = False
     n = n_valid = n_epoch = 0       # written training batches, validation passes, epochs
 
     def _restart(self): self.n = self.n_valid = self.n_epoch = 0
 
-    def open(self, learn: Learner) -> None: pass
+    def open(self, learn: Learner) -> None:
+        "Prepare; drop entries beyond `n`, `n_valid` and `n_epoch`, left by a crash"
+
     def write(self, kind: str, step: int, values: dict) -> None:
+        "Write a 'step', 'valid' or 'epoch' after so many training batches; dict: name → number"
         raise NotImplementedError(f'{self.name} does not define `write`')
-    def sync(self, learn: Learner) -> None: pass
-    def close(self, learn: Learner) -> None: pass
+
+    def sync(self, learn: Learner) -> None: "Called after entries were written"
+    def close(self, learn: Learner) -> None: "Called when the fit is over"
 
     def before_fit(self, learn: Learner) -> None:
         h, self.failed, self.is_open = learn.history, False, False
@@ -133,10 +131,6 @@ def _move_aside(path):
     os.replace(path, aside)
     return aside
 
-def _replace(path, data):
-    "Write another file in place of this one"
-    with replacing(path, flush=False) as f: f.write(data)
-
 # %% ../../nbs/show/05_loggers.ipynb #file0001
 class FileLogger(Logger):
     "Base class of loggers that write lines; a file of another run, `log.jsonl`, becomes `log.1.jsonl`"
@@ -156,7 +150,8 @@ class FileLogger(Logger):
         if 0 < at <= size and (self.n or self.n_valid) and _begins(self.path, at, checksum):
             self.n, self.n_valid, self.n_epoch = counts
             if size > at:       # leave out what comes after it, such as an unfinished line
-                with open_file(self.path) as f: _replace(self.path, f.read(at))
+                with open_file(self.path) as f: data = f.read(at)
+                with replacing(self.path, flush=False) as f: f.write(data)
         else:
             if size:
                 aside = _move_aside(self.path).name
@@ -224,5 +219,5 @@ class CSVLogger(FileLogger):
         with self._open_again() as f: _, *rows = csv.reader(f)
         self._head(table := StringIO(), self.columns + new)
         csv.writer(table, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
-        _replace(self.path, table.getvalue().encode())
+        with replacing(self.path, flush=False) as f: f.write(table.getvalue().encode())
         self._append()

@@ -13,8 +13,8 @@ from html import escape, unescape
 from typing import Any
 
 from trainer_nb.draw import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, close_widgets, legend_rows, limits,
-    show_bundle, smooth, widget_view
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, close_widgets, limits, show_bundle,
+    smooth, widget_view
 )
 from .controls import _clickable, _hear_clicks
 from .output import Area, Drawn
@@ -166,12 +166,11 @@ def _chart(
     if picked is not None:
         label = f'picked {picked:.2g}'
         lines.insert(0, Line([picked, picked], [low, high], GREY, label, width=1.5))
-    top = 9 + LEADING*len(legend_rows(lines, 534))
     axes = (found.start, found.end), (low, high), 'learning rate'
     hover = [(lr, f'lr {lr:.2g} · loss {raw:.4g} · smoothed {v:.4g}')
              for lr, raw, v in zip(found.lrs, found.losses, curve)]
     shade = good and (max(good[0], found.start), good[1])
-    panel = Panel(54, top, 534, 216 - top, lines, *axes, is_log=True, hover=hover, shade=shade)
+    panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
     panel.labels, last = [], -math.inf
     for lr, y, text in marks:       # none on the one before
         at = panel.y(y)
@@ -241,10 +240,6 @@ class LRCurve(Drawn):
         if self.lrs and not self._is_shown(): self.offer(Area())
 
 # %% ../../nbs/show/12_lr_curve.ipynb #rate0001
-def _range(curve):
-    "What a slider needs to know of a curve: powers of ten, and its step"
-    return dict(min=math.log10(curve.start), max=math.log10(curve.end), step=.01)
-
 def _rate_at(value, start, first):
     "Return the rate at a value of the slider: at its start, the first one, which is exact"
     if abs(math.log10(value/start)) < .006: return first        # half a step: the page rounds it
@@ -264,7 +259,9 @@ class Picker:
         self.curve, self.moved = curve, moved
         self.first, self.value = curve.picked, curve.picked or math.sqrt(curve.start*curve.end)
         auto = W.Layout(width='auto')
-        self.slider = W.FloatLogSlider(self.value, **_range(curve), readout_format='.1e', tooltip='learning rate',
+        low, high = math.log10(curve.start), math.log10(curve.end)
+        self.slider = W.FloatLogSlider(value=self.value, min=low, max=high, step=.01,
+                                       readout_format='.1e', tooltip='learning rate',
                                        layout=W.Layout(width='624px', margin='0 0 0 46px'))
         self.done = W.Button(description='Done', tooltip='Remove the slider', layout=auto)
         self.use, self.line = W.Button(tooltip="Make it the learner's learning rate", layout=auto), W.HTML()

@@ -121,8 +121,11 @@ def html_news(text: str) -> str:
 def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
 
 # %% ../../nbs/show/01_output.ipynb #area0002
-def _bundle(html='', text=''):  # and metadata, as of a chart
-    return {'text/html': html or '<div></div>', 'text/plain': text}, {}
+def _bundle(html='', text=''): return {'text/html': html or '<div></div>', 'text/plain': text}, {}
+
+def _head(html, share, state, role=''):
+    "The status line with its bar and sign"
+    return f'<div {role}style="line-height:24px">{_html_bar(share, state)}{_html_sign(state)}{html}</div>'
 
 class _Outputs(list):
     "Outputs of a cell that change in place: the handle of each, and the bundle that it shows"
@@ -136,23 +139,10 @@ class _Outputs(list):
                 self[i][0].update(o[0], raw=True, metadata=o[1])
                 self[i] = self[i][0], o
 
-# %% ../../nbs/show/01_output.ipynb #area0006
-def _unbroken(status):
-    "Write a status line whose parts do not break"
-    parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
-    return ' · '.join(parts)
-
-def _head(html, share, state, role=''):
-    "The status line with its bar and sign"
-    return f'<div {role}style="line-height:24px">{_html_bar(share, state)}{_html_sign(state)}{html}</div>'
-
 # %% ../../nbs/show/01_output.ipynb #843542e2
 class Area:
-    """Outputs of a cell that change in place: a status line, a picture and a body
-
-    Without a chart at its first use, or `has_picture`, the status line and the body are one output.
-    """
-    def __init__(self, has_picture: bool = False):
+    "Outputs of a cell that change in place: a status line, a picture and a body"
+    def __init__(self, has_picture: bool = False):      # without a chart at the first use, either
         self.outputs, self.drawn_at = _Outputs(), math.inf
         self.has_picture, self.body = has_picture, ''
 
@@ -162,9 +152,11 @@ class Area:
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
-        head = above + _head(_unbroken(status), share, state) + (stale if advice else '')
+        parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
+        head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
         if body is not None: self.body = body
-        if not self._is_split(chart): return self.outputs.put(_bundle(head + self.body, status))
+        self.has_picture |= chart is not None and not self.outputs
+        if not self.has_picture: return self.outputs.put(_bundle(head + self.body, status))
         picture = None if chart is None else _bundle(chart.html(is_image=True))
         self.outputs.put(_bundle(head, status), picture, _bundle(self.body))
 
@@ -172,15 +164,13 @@ class Area:
               state: str = 'done', share: float|None = None) -> None:
         "Leave the status, a picture (without pictures: `label`), and the body (without HTML: `text`)"
         head = _head(escape(status), share, state, 'role="status" ')
-        if not self._is_split(chart):
+        self.has_picture |= chart is not None and not self.outputs
+        if not self.has_picture:
             return self.outputs.put(_bundle(head + body, f'{status}\n{text}'.strip()))
         picture = _bundle() if chart is None else _labelled(chart, label).bundle()
         below = [_bundle(body, text)] if self.outputs or body else []
         self.outputs.put(_bundle(head, status), picture, *below)
 
-    def _is_split(self, chart):
-        if not self.outputs: self.has_picture |= chart is not None
-        return self.has_picture
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
 class Loop:

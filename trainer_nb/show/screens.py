@@ -90,9 +90,7 @@ class Lines(Screen):
         self.best, self.mark = (math.inf, math.inf), ' '
 
     @property
-    def width(self) -> float:
-        "The maximum number of characters in a line; inf: any"
-        return terminal_width()
+    def width(self) -> float: return terminal_width()       # the maximum of a line; inf: any
 
     def write(self, text: str) -> None:
         "Print lines; those that follow quickly are flushed together"
@@ -175,21 +173,15 @@ def _body(learn, first):
     table = learn.history.html(first) if len(learn.history) > first else ''
     return ''.join(h.html_below_plot() for h in learn.hooks) + table
 
-def _all_epochs(h, first):
-    "A fold with the table of all epochs"
-    every = f'<pre style="overflow-x:auto">{escape(h.text(first, 1000))}</pre>'
-    return f'<details><summary>all {len(h) - first} epochs</summary>{every}</details>'
-
 # %% ../../nbs/show/08_screens.ipynb #fe94fc80
 class Region(_Ticking):
     "Status line, live plot and table of epochs in a cell's output; the line changes most often"
-    every, plot_s = None, 1.
+    every, plot_s, plotted_at = None, 1., -math.inf     # `plotted_at`: clock of the latest plot
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
         super().__init__(learn)
         h, self.first, self.end = learn.history, learn.bounds['row'], end
         self.area, self.progress = Area(), Pace()
         self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
-        self.plotted_at = -math.inf     # clock of the latest plot
 
     def draw(self, learn: Learner, status: str, progress: Any) -> None:
         now, chart, is_paused = perf_counter(), None, progress.is_paused
@@ -210,7 +202,9 @@ class Region(_Ticking):
         h, chart, rows = learn.history, None, len(learn.history) - self.first
         if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else it is empty
         text, body = h.text(self.first) if rows > 0 else '', _body(learn, self.first)
-        if rows > 40: body += _all_epochs(h, self.first)
+        if rows > 40:
+            every = f'<pre style="overflow-x:auto">{escape(h.text(self.first, 1000))}</pre>'
+            body += f'<details><summary>all {rows} epochs</summary>{every}</details>'
         share = self.progress.share
         if state == 'done' and share is not None: share = 1.
         with self.lock: self.area.close(status, body, chart, text, state=state, share=share)

@@ -103,7 +103,6 @@ def _add_end(log, learn):
     suffix = '.gz' if str(profile.trace).endswith('.gz') else ''
     shutil.copy(profile.trace, log.folder/f'profile.pt.trace.json{suffix}')
 
-# %% ../../nbs/show/10_trackers.ipynb #back0002
 def _step_back(log, learn):
     "Go back a step; return the first step whose older values are hidden, or None in a new run"
     h, is_resumed = learn.history, log.n or learn.bounds['epoch'] or learn.bounds['step']
@@ -120,9 +119,8 @@ class TensorBoardLogger(Logger):
     def __init__(self,
         folder: str|Path,       # for the event files
         graph: bool = False,    # whether to draw the model, as the first batch runs through it in evaluation mode
-        images: Mapping[str, Callable]|None = None,  # name → `f(learn)`, called after each epoch, which returns
-                                                     # a figure, what has a `plot`, or an image (H, W),
-                                                     # (C, H, W) or (n, C, H, W)
+        images: Mapping[str, Callable]|None = None,  # name → `f(learn)`, called after each epoch: a figure, what
+                                                     # has a `plot`, or an image (H, W), (C, H, W), (n, C, H, W)
     ):
         self.folder, self.writer = Path(folder), None
         self.graph, self.images = graph, dict(images or {})
@@ -167,9 +165,7 @@ class Tracker(Logger):
         self.id = self.service = None
         self.seen: dict[str, int] = {}      # name → last step that the service has
 
-    def load(self) -> Any:
-        "Import the package"
-        return needed(self.package, self.name)
+    def load(self) -> Any: return needed(self.package, self.name)     # the package
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         values = {k: v for k, v in _wanted(kind, values, '_').items() if step > self.seen.get(k, -1)}
