@@ -157,10 +157,12 @@ def test_tensorboard_has_settings_to_compare_runs_by(tmp_path, tensorboard):
     assert names == ['valid_loss', 'valid_accuracy'] and {*names} < {*events_of(tmp_path).Tags()['scalars']}
 
 class ByName(nn.Module):
+    "Draws from the RNG in evaluation mode, too"
     def __init__(self):
         super().__init__()
         self.first, self.rest = nn.Linear(4, 8), nn.Sequential(nn.Dropout(.5), nn.Linear(8, 3))
-    def forward(self, *, y, x, scale=2.): return {'loss': (self.rest(self.first(x))*scale).square().mean() + 0*y.sum()}
+    def forward(self, *, y, x, scale=2.):
+        return {'loss': (self.rest(self.first(x))*scale).square().mean() + 0*y.sum()*torch.rand(())}
 
 @pytest.mark.parametrize('kind', ['by place', 'by name'])
 def test_tensorboard_draws_the_model_and_changes_nothing(tmp_path, kind, recwarn, tensorboard):
