@@ -1,21 +1,17 @@
-"What four documents ask of a display and of loggers: metrics while they run, lines of a log, settings, TensorBoard"
+"What four documents ask of a display: metrics while it runs, lines of a log, bars"
 import io, logging, re, subprocess, sys
 from configparser import ConfigParser
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest, torch
-from torch import nn
 
 from common import batches, digest, make_learner
-from trainer_nb.features.profile import Profile
 from trainer_nb.loop.accumulate import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output
 from trainer_nb.show.display import Log
-from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 from trainer_nb.show.budget import Budget
 from trainer_nb.show.output import progress
 
@@ -198,125 +194,6 @@ def test_a_log_takes_seconds_and_changes_no_number(monkeypatch, capsys):
         learn.fit(2, valid_every=7)
         return digest(learn)
     assert run(Log(.001), Log(logger='x')) == run() and not re.search(r'[\r\x1b]', capsys.readouterr().out)
-
-
-# Settings reach every tracker
-
-@dataclass
-class Arch:
-    depth: int = 3
-    act: type = nn.Tanh
-    sizes: list = field(default_factory=lambda: [8, 3])
-
-CONFIG = {'model': Arch(), 'optim': SimpleNamespace(lr=.1, nesterov=True), 'note': None}
-FLAT = {'model.depth': 3, 'model.act': 'Tanh', 'model.sizes': '[8, 3]', 'optim.lr': .1, 'optim.nesterov': True,
-        'note': 'None'}
-
-@pytest.mark.parametrize('cls, name', [(WandbLogger, 'wandb'), (TrackioLogger, 'trackio')])
-def test_settings_reach_services(monkeypatch, cls, name):
-    got, fake = [], ModuleType(name)
-    def nothing(*args, **kwargs): pass
-    def init(config=None, **kwargs):
-        got.append(config)
-        return SimpleNamespace(id='1', name='1', step=0, log=nothing, finish=nothing)
-    fake.init, fake.log, fake.finish = init, nothing, nothing
-    monkeypatch.setitem(sys.modules, name, fake)
-    for own in {}, {'config': {'mine': 1}}: learner(False, config=CONFIG, hooks=[cls('p', **own)]).fit(1)
-    assert got == [FLAT, {'mine': 1}]
-
-def test_settings_reach_mlflow_once(monkeypatch):
-    params, calls, mlflow = {}, [], ModuleType('mlflow')
-    def log_params(values):
-        assert not params.keys() & values.keys() and len(values) <= 100     # as the service demands
-        calls.append(len(values))
-        params.update(values)
-    class Client:
-        def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={}, params=dict(params)))
-    mlflow.start_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1'))
-    mlflow.end_run = mlflow.set_experiment = lambda o: None
-    mlflow.log_metrics = lambda values, step: None
-    mlflow.log_params, mlflow.MlflowClient = log_params, Client
-    monkeypatch.setitem(sys.modules, 'mlflow', mlflow)
-    learn = learner(False, config=CONFIG, hooks=[MLflowLogger('p')])
-    learn.fit(1)
-    assert params == {k: str(v) for k, v in FLAT.items()}
-    learn.config = {**CONFIG, 'more': {i: i for i in range(150)}, 'a=b': 'x'*9000}
-    learn.fit(1)
-    assert calls == [6, 100, 51] and params['more.149'] == '149' and len(params['a_b']) == 6000
-
-
-# TensorBoard
-
-def events_of(folder):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    return EventAccumulator(str(folder), size_guidance={'images': 0, 'tensors': 0}).Reload()
-
-def test_tensorboard_has_settings_to_compare_runs_by(tmp_path):
-    pytest.importorskip('tensorboard')
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-    learner(False, config=CONFIG, hooks=[TensorBoardLogger(tmp_path)]).fit(1)
-    content = events_of(tmp_path).PluginTagToContent('hparams')
-    found = {tag.rsplit('/')[-1]: HParamsPluginData.FromString(data) for tag, data in content.items()}
-    start = found['session_start_info'].session_start_info.hparams
-    assert {*start} == {*FLAT} and start['model.depth'].number_value == 3 and start['model.act'].string_value == 'Tanh'
-    names = [o.name.tag for o in found['experiment'].experiment.metric_infos]
-    assert names == ['valid_loss', 'valid_accuracy'] and {*names} < {*events_of(tmp_path).Tags()['scalars']}
-
-class ByName(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.rest = nn.Linear(4, 8), nn.Sequential(nn.Dropout(.5), nn.Linear(8, 3))
-    def forward(self, *, y, x, scale=2.): return {'loss': (self.rest(self.first(x))*scale).square().mean() + 0*y.sum()}
-
-@pytest.mark.parametrize('kind', ['by place', 'by name'])
-def test_tensorboard_draws_the_model_and_changes_nothing(tmp_path, kind, recwarn):
-    pytest.importorskip('tensorboard')
-    kwargs = {}
-    if kind == 'by name':
-        data = [{'x': x, 'y': y} for x, y in batches()]
-        kwargs = dict(train_dl=data, valid_dl=data, metrics=[], loss_fn=None)
-    def run(*hooks):
-        torch.manual_seed(0)
-        model = ByName() if kind == 'by name' else None
-        learn = learner(False, model=model, hooks=hooks, **kwargs)
-        learn.fit(2)
-        return learn, digest(learn), torch.rand(3).tolist()
-    learn, *drawn = run(TensorBoardLogger(tmp_path, graph=True))
-    assert drawn == [*run()[1:]] and not any(m._forward_pre_hooks for m in learn.model.modules())
-    graph = events_of(tmp_path).Graph()
-    from tensorboard.compat.proto.graph_pb2 import GraphDef
-    nodes = [o.name for o in GraphDef.FromString(graph.SerializeToString()).node]
-    parts = ['Linear[first]', 'Linear[1]'] if kind == 'by name' else ['Linear[0]', 'Tanh[1]', 'Linear[3]']
-    assert all(any(part in o for o in nodes) for part in parts), nodes
-    assert not [o for o in recwarn if 'TensorBoardLogger' in str(o.message)]
-
-def test_a_model_that_cannot_be_traced_is_logged_without_a_graph(tmp_path):
-    pytest.importorskip('tensorboard')
-    class Odd(nn.Linear):
-        def forward(self, x): return super().forward(x) if not torch.jit.is_tracing() else 1/0
-    learn = learner(False, model=Odd(4, 3), hooks=[TensorBoardLogger(tmp_path, graph=True)])
-    with pytest.warns(UserWarning, match='draws no graph: tracing the model raised ZeroDivisionError'): learn.fit(1)
-    events = events_of(tmp_path)
-    assert not events.Tags()['graph'] and len(events.Scalars('train_loss')) == 40
-
-def test_tensorboard_has_the_hooks_the_profile_its_trace_and_images(tmp_path):
-    pytest.importorskip('tensorboard')
-    images = {'grey': lambda learn: torch.rand(5, 6), 'batch': lambda learn: torch.rand(2, 3, 5, 6),
-              'curve': lambda learn: learn.history, 'figure': lambda learn: learn.history.plot()}
-    profile = Profile(5, skip=1, trace=tmp_path/'t.json.gz', n_traced=2)
-    learner(False, hooks=[TensorBoardLogger(tmp_path/'tb', images=images), profile]).fit(2)
-    events = events_of(tmp_path/'tb')
-    def text(tag): return events.Tensors(f'{tag}/text_summary')[-1].tensor_proto.string_val[0].decode()
-    assert '| TensorBoardLogger' in text('hooks') and '| after_epoch' in text('hooks').replace('`', '')
-    assert 'forward and loss' in text('profile') and '5 training steps' in text('profile')
-    assert (tmp_path/'tb'/'profile.pt.trace.json.gz').read_bytes() == (tmp_path/'t.json.gz').read_bytes()
-    for name in images: assert [o.step for o in events.Images(name)] == [40, 80], name
-
-def test_an_image_that_fails_does_not_end_the_fit(tmp_path):
-    pytest.importorskip('tensorboard')
-    learn = learner(False, hooks=[TensorBoardLogger(tmp_path, images={'x': lambda learn: 1/0})])
-    with pytest.warns(UserWarning, match='TensorBoardLogger failed .*ZeroDivisionError'): learn.fit(2)
-    assert len(learn.history) == 2
 
 
 # fastprogress, and `progress`

@@ -218,4 +218,4 @@ def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypa
     area.draw('starting', body='', chart=chart)
     area.draw('starting')
     area.close('done', '<table></table>', chart, 'epoch  loss', 'plot')
-    assert [o.text for o in area.handles] == ['done', 'plot', 'epoch  loss']
+    assert [handle.text for handle, _ in area.outputs] == ['done', 'plot', 'epoch  loss']

@@ -1,10 +1,13 @@
 "Loggers agree with the history, value by value, also after a crash"
 import csv, json, shutil, sys
+from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 
 import pytest, torch
+from torch import nn
 
-from common import batches, make_learner, record, shuffled, stop_at, until
+from common import batches, digest, make_learner, record, shuffled, stop_at, until
+from trainer_nb.features.profile import Profile
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.show.loggers import CSVLogger, JSONLLogger
@@ -14,9 +17,10 @@ from trainer_nb.loop.metrics import accuracy
 FIT = dict(n_epochs=3, valid_every=2)
 
 
-def start(seed, *hooks):
+def start(seed, *hooks, **kwargs):
     torch.manual_seed(seed)
-    return make_learner(train_dl=shuffled(), valid_dl=batches(seed=2), metrics=[accuracy], seed=7, hooks=hooks)
+    return make_learner(**{'train_dl': shuffled(), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'seed': 7,
+                           'hooks': hooks, **kwargs})
 
 def crash(step):
     return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step else 0)
@@ -60,16 +64,37 @@ def test_csv(tmp_path):
         table = read_csv(tmp_path/f'{what}.csv')
         for name, values in getattr(h, what).items(): assert table[name].tolist() == values, name
 
+@dataclass
+class Arch:
+    depth: int = 3
+    act: type = nn.Tanh
+    sizes: list = field(default_factory=lambda: [8, 3])
+
+CONFIG = {'model': Arch(), 'optim': SimpleNamespace(lr=.1, nesterov=True), 'note': None}
+FLAT = {'model.depth': 3, 'model.act': 'Tanh', 'model.sizes': '[8, 3]', 'optim.lr': .1, 'optim.nesterov': True,
+        'note': 'None'}
+
 @pytest.mark.parametrize('cls', [WandbLogger, TrackioLogger])
 def test_trackers_that_are_not_here(monkeypatch, cls):
     "Fakes with the calls that we make, which keep what they are sent; the next fit continues the run"
     run, got = fakes(monkeypatch, []), {}
-    learn = start(0, cls('p'))
+    learn = start(0, cls('p'), config=CONFIG)
     learn.fit(**FIT)
     for k, step, v in run.sent: got.setdefault(k, []).append((step, v))
     assert got == expected(learn.history, 'epoch_')
     learn.fit(1)
     assert run.begun == [None, 'run 1']
+    start(0, cls('p', config={'mine': 1}), config=CONFIG).fit(1)
+    assert run.configs == [FLAT, FLAT, {'mine': 1}]
+
+def test_settings_reach_mlflow_once(monkeypatch):
+    run = fakes(monkeypatch, [])
+    learn = start(0, MLflowLogger('p'), config=CONFIG)
+    learn.fit(1)
+    assert run.params == {k: str(v) for k, v in FLAT.items()}
+    learn.config = {**CONFIG, 'more': {i: i for i in range(150)}, 'a=b': 'x'*9000}
+    learn.fit(1)
+    assert run.calls == [6, 100, 51] and run.params['more.149'] == '149' and len(run.params['a_b']) == 6000
 
 @pytest.mark.soak
 def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
@@ -85,12 +110,19 @@ def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
     for name, values in ('epoch_train_loss', epochs['train_loss']), ('valid_loss', epochs['valid_loss']):
         assert name.encode() in kept and len(values) > 1 and all(repr(v).encode() in kept for v in values)
 
-def test_tensorboard(tmp_path):
-    "Read with TensorBoard's own reader, which leaves out what was purged; it keeps float32"
-    pytest.importorskip('tensorboard')
+@pytest.fixture
+def tensorboard(): pytest.importorskip('tensorboard')
+
+def events_of(folder):
+    "What TensorBoard's own reader reads; it leaves out what was purged"
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    sizes = dict.fromkeys(('scalars', 'images', 'tensors'), 0)      # all of them
+    return EventAccumulator(str(folder), size_guidance=sizes).Reload()
+
+def test_tensorboard(tmp_path, tensorboard):
+    "It keeps float32"
     h = crashed_and_resumed(tmp_path, lambda: TensorBoardLogger(tmp_path/'tb'))
-    events = EventAccumulator(str(tmp_path/'tb'), size_guidance={'scalars': 0, 'images': 0}).Reload()
+    events = events_of(tmp_path/'tb')
     for name, points in expected(h, 'epoch/').items():
         got = [(o.step, o.value) for o in events.Scalars(name)]
         assert got == [(i, torch.tensor(v).float().item()) for i, v in points], name
@@ -111,23 +143,98 @@ def test_mlflow(tmp_path):
         assert [(o.step, o.value) for o in client.get_metric_history(runs[0].info.run_id, name)] == points, name
 
 
+# TensorBoard: its own reader leaves out what was purged
+
+def test_tensorboard_has_settings_to_compare_runs_by(tmp_path, tensorboard):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    start(0, TensorBoardLogger(tmp_path), config=CONFIG).fit(1)
+    content = events_of(tmp_path).PluginTagToContent('hparams')
+    found = {tag.rsplit('/')[-1]: HParamsPluginData.FromString(data) for tag, data in content.items()}
+    values = found['session_start_info'].session_start_info.hparams
+    assert {*values} == {*FLAT} and values['model.depth'].number_value == 3
+    assert values['model.act'].string_value == 'Tanh'
+    names = [o.name.tag for o in found['experiment'].experiment.metric_infos]
+    assert names == ['valid_loss', 'valid_accuracy'] and {*names} < {*events_of(tmp_path).Tags()['scalars']}
+
+class ByName(nn.Module):
+    "Draws from the RNG in evaluation mode, too"
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = nn.Linear(4, 8), nn.Sequential(nn.Dropout(.5), nn.Linear(8, 3))
+    def forward(self, *, y, x, scale=2.):
+        return {'loss': (self.rest(self.first(x))*scale).square().mean() + 0*y.sum()*torch.rand(())}
+
+@pytest.mark.parametrize('kind', ['by place', 'by name'])
+def test_tensorboard_draws_the_model_and_changes_nothing(tmp_path, kind, recwarn, tensorboard):
+    kwargs = {}
+    if kind == 'by name':
+        data = [{'x': x, 'y': y} for x, y in batches()]
+        kwargs = dict(train_dl=data, valid_dl=data, metrics=[], loss_fn=None)
+    def run(*hooks):
+        torch.manual_seed(0)
+        learn = start(0, *hooks, model=ByName() if kind == 'by name' else None, **kwargs)
+        learn.fit(2)
+        return learn, digest(learn), torch.rand(3).tolist()
+    learn, *drawn = run(TensorBoardLogger(tmp_path, graph=True))
+    assert drawn == [*run()[1:]] and not any(m._forward_pre_hooks for m in learn.model.modules())
+    graph = events_of(tmp_path).Graph()
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+    nodes = [o.name for o in GraphDef.FromString(graph.SerializeToString()).node]
+    parts = ['Linear[first]', 'Linear[1]'] if kind == 'by name' else ['Linear[0]', 'Tanh[1]', 'Linear[3]']
+    assert all(any(part in o for o in nodes) for part in parts), nodes
+    assert not [o for o in recwarn if 'TensorBoardLogger' in str(o.message)]
+
+def test_a_model_that_cannot_be_traced_is_logged_without_a_graph(tmp_path, tensorboard):
+    class Odd(nn.Linear):
+        def forward(self, x): return super().forward(x) if not torch.jit.is_tracing() else 1/0
+    learn = start(0, TensorBoardLogger(tmp_path, graph=True), model=Odd(4, 3))
+    with pytest.warns(UserWarning, match='draws no graph: tracing the model raised ZeroDivisionError'): learn.fit(1)
+    events = events_of(tmp_path)
+    assert not events.Tags()['graph'] and len(events.Scalars('train_loss')) == 5
+
+def test_tensorboard_has_the_hooks_the_profile_its_trace_and_images(tmp_path, tensorboard):
+    images = {'grey': lambda learn: torch.rand(5, 6), 'batch': lambda learn: torch.rand(2, 3, 5, 6),
+              'curve': lambda learn: learn.history, 'figure': lambda learn: learn.history.plot()}
+    profile = Profile(5, skip=1, trace=tmp_path/'t.json.gz', n_traced=2)
+    start(0, TensorBoardLogger(tmp_path/'tb', images=images), profile).fit(2)
+    events = events_of(tmp_path/'tb')
+    def text(tag): return events.Tensors(f'{tag}/text_summary')[-1].tensor_proto.string_val[0].decode()
+    assert '| TensorBoardLogger' in text('hooks') and '| after_epoch' in text('hooks').replace('`', '')
+    assert 'forward and loss' in text('profile') and '5 training steps' in text('profile')
+    assert (tmp_path/'tb'/'profile.pt.trace.json.gz').read_bytes() == (tmp_path/'t.json.gz').read_bytes()
+    for name in images: assert [o.step for o in events.Images(name)] == [5, 10], name
+
+def test_an_image_that_fails_does_not_end_the_fit(tmp_path, tensorboard):
+    learn = start(0, TensorBoardLogger(tmp_path, images={'x': lambda learn: 1/0}))
+    with pytest.warns(UserWarning, match='TensorBoardLogger failed .*ZeroDivisionError'): learn.fit(2)
+    assert len(learn.history) == 2
+
 
 # What hooks record
 
 class Run:
-    "What wandb and trackio return: it keeps what it is sent"
+    "What wandb and trackio return, and MLflow's settings: it keeps what it is sent"
     id, name, step = 'run 1', 'run 1', 0
-    def __init__(self, sent): self.sent, self.begun = sent, []
-    def init(self, name=None, id=None, **kwargs):
+    def __init__(self, sent):
+        self.sent, self.begun, self.configs = sent, [], []
+        self.params, self.calls = {}, []
+    def init(self, name=None, id=None, config=None, **kwargs):
         self.begun.append(id or name)
+        self.configs.append(config)
         return self
+    def log_params(self, values):
+        assert not self.params.keys() & values.keys() and len(values) <= 100     # as the service demands
+        self.calls.append(len(values))
+        self.params.update(values)
     def log(self, values, step): self.sent.extend((k, step, v) for k, v in values.items())
     def finish(self, exit_code=0): pass
 
 class Client:
-    "What MLflow has, of the same list"
-    def __init__(self, sent): self.sent = sent
-    def get_run(self, i): return SimpleNamespace(data=SimpleNamespace(metrics={k: 0. for k, _, _ in self.sent}))
+    "What MLflow has, of the same run"
+    def __init__(self, run): self.sent, self.params = run.sent, run.params
+    def get_run(self, i):
+        metrics = {k: 0. for k, _, _ in self.sent}
+        return SimpleNamespace(data=SimpleNamespace(metrics=metrics, params=dict(self.params)))
     def get_metric_history(self, i, k): return [SimpleNamespace(step=step) for name, step, _ in self.sent if name == k]
 
 def fakes(monkeypatch, sent):
@@ -135,7 +242,7 @@ def fakes(monkeypatch, sent):
     run, mlflow = Run(sent), ModuleType('mlflow')
     mlflow.start_run = lambda run_id: SimpleNamespace(info=SimpleNamespace(run_id='1'))
     mlflow.end_run, mlflow.set_experiment = (lambda status: None), (lambda name: None)
-    mlflow.log_metrics, mlflow.MlflowClient = run.log, lambda: Client(sent)
+    mlflow.log_metrics, mlflow.log_params, mlflow.MlflowClient = run.log, run.log_params, lambda: Client(run)
     for name, o in ('wandb', run), ('trackio', run), ('mlflow', mlflow): monkeypatch.setitem(sys.modules, name, o)
     return run
 
@@ -147,8 +254,7 @@ def read_csv_steps(path, name, sent):
     return [(int(o['batch']), float(o[name])) for o in rows]
 
 def read_events(path, name, sent):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    return [(o.step, o.value) for o in EventAccumulator(str(path), size_guidance={'scalars': 0}).Reload().Scalars(name)]
+    return [(o.step, o.value) for o in events_of(path).Scalars(name)]
 
 def read_sent(path, name, sent):
     return sorted({(step, v) for k, step, v in sent if k == name})      # one of them cannot tell what it has
@@ -237,9 +343,8 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, monkeypatch):
     path = tmp_path/'log.csv'
     late = LambdaHook(after_loss=lambda learn: learn.record('late', 1.) if learn.state.optimizer_step > 6 else None)
     learn = start(0, CSVLogger(path, 'steps'), late)
-    log = learn.get_hook('CSVLogger')
-    def full(data): raise OSError(28, 'No space left on device')
-    monkeypatch.setattr(log, '_replace', full)
+    def full(path, flush): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr('trainer_nb.show.loggers.replacing', full)
     with pytest.warns(UserWarning, match='No space left'): learn.fit(2)
     assert len(path.read_text().splitlines()) == 8 and [*tmp_path.iterdir()] == [path]
     monkeypatch.undo()

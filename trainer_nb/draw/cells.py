@@ -78,10 +78,7 @@ def close_widgets(*widgets: Any) -> None:
 
 # %% ../../nbs/draw/02_cells.ipynb #bacda96d
 def cell_thread(target: Callable[[], Any], name: str) -> threading.Thread:
-    """Make a thread that can change the output of the running cell
-
-    If its `should_exit` is true, marimo runs the cell again, or deleted it.
-    """
+    "Make a thread that can change the output of the running cell"
     kind = threading.Thread if marimo_outputs() is None else sys.modules['marimo'].Thread
     return kind(target=target, name=name, daemon=True)
 

@@ -116,6 +116,16 @@ class Line:
         if self.points: return '●'
         return '━' if self.width > 1 else '─'
 
+# %% ../../nbs/draw/04_panels.ipynb #box00002
+def _pixels(values, low, high, start, length, is_log):
+    "Where values stand on an axis that begins at a pixel, with `low`; nan for one that cannot be drawn"
+    if is_log:
+        low, high = math.log10(low), math.log10(high)
+        values = [math.log10(v) if 0 < v <= 1e300 else math.nan for v in values]
+    k = length/((high - low) or 1)
+    start -= k*low
+    return [start + k*v if -1e300 <= v <= 1e300 else math.nan for v in values]
+
 # %% ../../nbs/draw/04_panels.ipynb #63e80821
 @dataclass
 class Panel:
@@ -150,14 +160,9 @@ class Panel:
 
     def place(self, xs: Iterable[float], ys: Iterable[float]) -> list:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
-        (left, right), (low, high) = self.xlim, self.ylim
-        if self.is_log: left, right, xs = math.log10(left), math.log10(right), map(math.log10, xs)
-        if self.ylog:
-            low, high = math.log10(low), math.log10(high)
-            ys = (math.log10(y) if 0 < y <= 1e300 else math.nan for y in ys)
-        kx, ky = self.width/((right - left) or 1), self.height/(high - low)
-        start, bottom = self.left - kx*left, self.bottom + ky*low
-        return [(start + kx*x, bottom - ky*y) if -1e300 <= y <= 1e300 else None for x, y in zip(xs, ys)]
+        xs = _pixels(xs, *self.xlim, self.left, self.width, self.is_log)
+        ys = _pixels(ys, *self.ylim, self.bottom, -self.height, self.ylog)
+        return [(x, y) if y == y else None for x, y in zip(xs, ys)]
 
     def x(self, value: float) -> float:
         "Return the pixel of a value on the horizontal axis"

@@ -28,10 +28,9 @@ def _fitted(values, half):
     "Means of `half` neighbours on each side; nan where the value is not finite"
     n, size, res = len(values), 2*half + 1, []
     known = [is_drawable(v) for v in values]
-    counts = [0, *accumulate(known)]
     for i in range(n):
         if not known[i]: res.append(math.nan)
-        elif half <= i < n - half and counts[i + half + 1] - counts[i - half] == size:
+        elif half <= i < n - half and all(known[i - half:i + half + 1]):
             res.append(math.fsum(values[i - half:i + half + 1])/size)
         else:       # at an end, or beside a gap
             a = max(min(i - half, n - size), 0)
@@ -62,11 +61,7 @@ def _default_half(n: int) -> int:
     return min(max(10, n//30), n//12)
 
 def smooth(values: list[float], half: int | None = None, is_log: bool = False) -> list[float]:
-    """Replace each value by the mean of its neighbourhood, but where the values bend, follow them
-
-    At an end, the mean is the value of a fitted line, so a straight line stays unchanged. Where the
-    running median, which keeps edges, differs from its own mean by more than noise, the curve follows it.
-    """
+    "Replace each value by the mean of its neighbourhood, but where the values bend, follow them"
     n, half = len(values), _default_half(len(values)) if half is None else half
     mean = _means(values, half)
     if not half: return mean
@@ -114,6 +109,15 @@ def _join(a, b):
     total, n, length = a[_TOTAL] + b[_TOTAL], a[_N] + b[_N], a[_LENGTH] + b[_LENGTH]
     return low, high, total, n, length, a[_STARTS], b[_ENDS]
 
+def _add(bins, values, size):
+    "Fill the last bin of the open epoch, or start one; return how many of `size` values it took"
+    last = bins[-1] if bins else None
+    if last and not last[_ENDS] and last[_LENGTH] < size:
+        values = values[:size - last[_LENGTH]]
+        bins[-1] = _join(last, _bin(values))
+    else: bins.append(_bin(values, int(not last or last[_ENDS])))
+    return len(values)
+
 # %% ../../nbs/draw/05_smoothing.ipynb #join0001
 def _joined(bins, size):
     "Join neighbours of one epoch up to a length, and whole epochs up to half of it"
@@ -139,6 +143,17 @@ def _joined_on(before, joined, bins, size):
         while rest: i, rest = i - 1, rest - before[i - 1][_LENGTH]
     return joined[:k] + _joined(bins[i:], size)
 
+# `Envelope` → what was joined and smoothed of its bins; usually only their end has changed since
+_known: WeakKeyDictionary = WeakKeyDictionary()
+
+def _at_most(envelope, most):
+    "Return at most so many bins of an `Envelope`, and the longest that one may be"
+    bins, size, known = envelope.bins, envelope.size, _known.setdefault(envelope, {})
+    while len(bins) > most:
+        size *= 2
+        known[size] = [*bins], (bins := _joined_on(*known.get(size, ([], [])), bins, size))
+    return [*bins], size
+
 # %% ../../nbs/draw/05_smoothing.ipynb #6e559cb7
 def _balanced(bins, ys, is_log, most=.02):
     "Move the curve over an epoch, if its mean is not that of the values"
@@ -156,8 +171,9 @@ def _balanced(bins, ys, is_log, most=.02):
     return [mean + room/far*(y - mean) for y in ys] if far > room else ys
 
 # %% ../../nbs/draw/05_smoothing.ipynb #f601fee5
-def _smooth_on(before, ys, bins, half, is_log):
-    "The smoothed values of bins; `ys` are those of `before`: only the end is smoothed anew"
+def _smooth_on(known, bins, size, half, is_log):
+    "The smoothed values of bins; `known` holds those of before: only the end is smoothed anew"
+    before, ys = known.get((size, half, is_log), ([], []))
     reach = 2*half + 1      # neighbours that count
     i = max(_n_same(before, bins) - reach, 0)
     while i and not bins[i - 1][_ENDS]: i -= 1
@@ -167,6 +183,7 @@ def _smooth_on(before, ys, bins, half, is_log):
         if not b[_ENDS] and k < len(bins): continue
         ys[i:k] = _balanced(bins[i:k], ys[i:k], is_log)
         i = k
+    known[size, half, is_log] = bins, ys
     return ys
 
 def _steps(bins, ys):
@@ -179,10 +196,17 @@ def _steps(bins, ys):
         x += length
     return xs, steps
 
-# %% ../../nbs/draw/05_smoothing.ipynb #d82bbd8c
-# `Envelope` → what was computed of its bins, of which usually the end alone has changed since
-_known: WeakKeyDictionary = WeakKeyDictionary()
+# %% ../../nbs/draw/05_smoothing.ipynb #wind0001
+def _window(bins, size, n, n_epochs):
+    "How many neighbours of a bin count on each side, of `n` values, and words that say what is drawn"
+    n_open = sum(b[_LENGTH] for b in takewhile(lambda b: not b[_ENDS], reversed(bins)))
+    epoch = (n - n_open)/n_epochs if n_epochs else n
+    half = max(min(_default_half(n)//size, (math.ceil(epoch/size) - 1)//2), 0)
+    if half: return half, f'mean of ±{half*size} batches'
+    longest = max((b[_LENGTH] for b in bins), default=1)
+    return half, f'mean of {longest} batches' if longest > 1 else ''
 
+# %% ../../nbs/draw/05_smoothing.ipynb #d82bbd8c
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs"
     def __init__(self, most: int = 700):
@@ -194,15 +218,9 @@ class Envelope:
         "Append values"
         i = 0
         while i < len(values):
-            last = self.bins[-1] if self.bins else None
-            if last and not last[_ENDS] and last[_LENGTH] < self.size:
-                part = values[i:i + self.size - last[_LENGTH]]
-                self.bins[-1] = _join(last, _bin(part))
-            else:
-                part = values[i:i + self.size]
-                self.bins.append(_bin(part, int(not last or last[_ENDS])))
-            self.n, i = self.n + len(part), i + len(part)
-            if len(self.bins) > self.most: self.bins, self.size = self._at_most(self.most)
+            n = _add(self.bins, values[i:i + self.size], self.size)
+            self.n, i = self.n + n, i + n
+            if len(self.bins) > self.most: self.bins, self.size = _at_most(self, self.most)
 
     def end_epoch(self) -> None:
         "Note that an epoch ends with the newest value"
@@ -211,36 +229,17 @@ class Envelope:
         self.bins[-1] = _ended(self.bins[-1])
         self.bins[-2:] = _joined(self.bins[-2:], self.size)
 
-    def _at_most(self, most):
-        "Return at most so many bins, and the longest that one may be"
-        bins, size, known = self.bins, self.size, _known.setdefault(self, {})
-        while len(bins) > most:
-            size *= 2
-            known[size] = [*bins], (bins := _joined_on(*known.get(size, ([], [])), bins, size))
-        return [*bins], size
-
     def curves(self, most: int = 350) -> tuple[list[float], ...]:
-        "Return the values to draw"
-        bins, _ = self._at_most(most)
+        "Return the middle, the extremes and the mean of each bin, as lists"
+        bins, _ = _at_most(self, most)
         ends = accumulate(b[_LENGTH] for b in bins)
         xs = [end - (b[_LENGTH] - 1)/2 for b, end in zip(bins, ends)]
         lows, highs = ([b[k] if b[_N] else math.nan for b in bins] for k in (_LOW, _HIGH))
         return xs, lows, highs, [*map(_bin_mean, bins)]
 
     def smooth(self, is_log: bool = False, most: int = 700) -> tuple[list[float], list[float], str]:
-        """Return the mean of the values around each place, to be drawn
-
-        The window is at most an epoch. The mean over each epoch is within 2 % of that of its values.
-        """
-        bins, size = self._at_most(most)
+        "Return the mean around each place, to be drawn; that of each epoch is within 2 % of the values'"
+        bins, size = _at_most(self, most)
         is_log = is_log and all(b[_LOW] > 0 for b in bins)
-        n_open = sum(b[_LENGTH] for b in takewhile(lambda b: not b[_ENDS], reversed(bins)))
-        epoch = (self.n - n_open)/self.n_epochs if self.n_epochs else self.n
-        half = max(min(_default_half(self.n)//size, (math.ceil(epoch/size) - 1)//2), 0)
-        longest = max((b[_LENGTH] for b in bins), default=1)
-        words = f'mean of {longest} batches' if longest > 1 else ''
-        if half: words = f'mean of ±{half*size} batches'
-        known, key = _known[self], (is_log, size, half)
-        ys = _smooth_on(*known.get(key, ([], [])), bins, half, is_log)
-        known[key] = bins, ys
-        return *_steps(bins, ys), words
+        half, words = _window(bins, size, self.n, self.n_epochs)
+        return *_steps(bins, _smooth_on(_known[self], bins, size, half, is_log)), words

@@ -50,10 +50,7 @@ def _row(tag, cells, n, before='', after=''):
     return f'<tr>{"".join(cells)}</tr>'
 
 def html_table(lines: list[list[str]], bold: int | None = None) -> str:
-    """Write rows of cells as HTML, in the colours of the page
-
-    Each row is 24 pixels high, except that names in the header of a wide table may break.
-    """
+    "Write rows of cells as HTML, in the colours of the page, 24 pixels high unless names break"
     (head, *rows), n, wide = lines, len(lines[0]), ''
     names = _row('th', head, n)
     if n > 9: names, wide = names.replace('_', '_<wbr>'), ' wide'

@@ -186,50 +186,15 @@ class _Above:
         with self._careful():
             if panel is not None: panel.close()
 
-# %% ../../nbs/show/03_controls.ipynb #b5328a9f
-def _save(learn):
-    if learn.world.size > 1:
-        learn.request(learn.provider('checkpoints').save)
-        return 'checkpoint asked for'
-    try: learn.provider('checkpoints').save(learn)
-    except Exception as e:
-        warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)
-        return f'checkpoint failed: {e}'
-    return 'checkpoint saved'
-
-def _actions(factor):
-    "dict: label → (tooltip, request)"
-    return {
-        'Pause': ('Wait between two batches, or resume', pause),
-        'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
-        'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
-        f'lr ÷ {factor:g}': ('Divide all learning rates', partial(scale_lr, 1/factor)),
-        f'lr × {factor:g}': ('Multiply all learning rates', partial(scale_lr, factor)),
-        'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
-
-# %% ../../nbs/show/03_controls.ipynb #3331837e
-class Controls(MainProcessHook):
-    "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line of text"
-    ord, unique, provides = 90, True, ('controls',)
-
-    def __init__(self,
-        lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
-    ):
-        if not lr_factor > 1:
-            raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
-        self.log, self.above, self.actions = _RequestLog(), _Above(), _actions(lr_factor)
+# %% ../../nbs/show/03_controls.ipynb #requ0001
+class _Requested(MainProcessHook):
+    "Logs the requests to a fit, and shows what it has done above the plot"
+    def __init__(self):
+        self.log, self.above = _RequestLog(), _Above()
         self.end: int|None = None   # `bounds['epoch']` when the latest epoch began
 
     def before_fit(self, learn: Learner) -> None:
         self.log.first, self.end, self.above = len(self.log), learn.bounds['epoch'], _Above()
-        if front_end() == 'html': self.above.open(partial(self._make, learn), _hint())
-        else: print(_hint(), flush=True)
-
-    def _make(self, learn):
-        if not (kernel := _clickable()): return None
-        disabled = {'Checkpoint now'} if learn.provider('checkpoints') is None else ()
-        buttons = {o: (tip, o not in disabled) for o, (tip, _) in self.actions.items()}
-        return ButtonRow(buttons, partial(self.click, learn), kernel, _hint())
 
     def before_epoch(self, learn: Learner) -> None: self.end = learn.bounds['epoch']
 
@@ -251,16 +216,70 @@ class Controls(MainProcessHook):
             if o.done is None: o.where = 'the fit was over before'
         self.above.close(map(str, asked))
 
+    def _done(self, what, learn, result=''):
+        self.above.say(str(self.log.done(what, f'batch {learn.history.n_steps}', result)))
+
+# %% ../../nbs/show/03_controls.ipynb #b5328a9f
+def _save(learn):
+    if learn.world.size > 1:
+        learn.request(learn.provider('checkpoints').save)
+        return 'checkpoint asked for'
+    try: learn.provider('checkpoints').save(learn)
+    except Exception as e:
+        warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)
+        return f'checkpoint failed: {e}'
+    return 'checkpoint saved'
+
+def _actions(factor):
+    "dict: label → (tooltip, request)"
+    return {
+        'Pause': ('Wait between two batches, or resume', pause),
+        'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
+        'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
+        f'lr ÷ {factor:g}': ('Divide all learning rates', partial(scale_lr, 1/factor)),
+        f'lr × {factor:g}': ('Multiply all learning rates', partial(scale_lr, factor)),
+        'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
+
+def _row(learn, actions, clicked):
+    "Make the buttons, if there is a person to click"
+    if not (kernel := _clickable()): return None
+    disabled = {'Checkpoint now'} if learn.provider('checkpoints') is None else ()
+    buttons = {o: (tip, o not in disabled) for o, (tip, _) in actions.items()}
+    return ButtonRow(buttons, clicked, kernel, _hint())
+
+def _press(above, label):
+    "Change a button that was clicked; return what is asked for: None without buttons"
+    if (panel := above.panel) is None: return None
+    what = panel.buttons[label].description
+    if label == 'Pause': above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')
+    else: above.change(label, 'disabled', True)
+    return what
+
+# %% ../../nbs/show/03_controls.ipynb #3331837e
+class Controls(_Requested):
+    "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line of text"
+    ord, unique, provides = 90, True, ('controls',)
+
+    def __init__(self,
+        lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
+    ):
+        super().__init__()
+        if not lr_factor > 1:
+            raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
+        self.actions = _actions(lr_factor)
+
+    def before_fit(self, learn: Learner) -> None:
+        super().before_fit(learn)
+        make = partial(_row, learn, self.actions, partial(self.click, learn))
+        if front_end() == 'html': self.above.open(make, _hint())
+        else: print(_hint(), flush=True)
+
     def click(self, learn: Learner, label: str) -> None:
         "Handle a click on the button `label`, in any thread"
-        above, what, (_, request) = self.above, label, self.actions[label]
-        if (panel := above.panel) is None: return        # the fit is over
-        if what == 'Pause' and panel.buttons[label].description == 'Resume':
-            what, request = 'Resume', unpause
+        if (what := _press(self.above, label)) is None: return        # the fit is over
         self.log.append(o := Asked(what, time()))
-        if label != 'Pause': above.change(label, 'disabled', True)
-        else: above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')
-        above.say(str(o))
+        self.above.say(str(o))
+        request = unpause if what == 'Resume' else self.actions[label][1]
         is_known = request in ('stop', 'stop_epoch', pause, unpause)    # and reports that it is done
         learn.request(request if is_known else partial(self._act, label, request))
 
@@ -268,9 +287,6 @@ class Controls(MainProcessHook):
         "Execute a request in the loop's thread, and log it"
         self._done(label, learn, f(learn))
         self.above.change(label, 'disabled', False)
-
-    def _done(self, what, learn, result=''):
-        self.above.say(str(self.log.done(what, f'batch {learn.history.n_steps}', result)))
 
     def show_pause(self, learn: Learner, is_paused: bool) -> None:
         "Show that the fit is paused, or has resumed"

@@ -10,7 +10,7 @@ import logging, math, warnings
 from functools import wraps
 from threading import Timer
 from time import perf_counter, strftime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..draw import current_cell, marimo_outputs, running_shell
 from ..loop import Learner, MainProcessHook
@@ -29,11 +29,18 @@ class DisplayCost(NamedTuple):
     time_s: float       # seconds for those after the first second
     wall_s: float       # seconds that the fit took
 
+# %% ../../nbs/show/02_display.ipynb #harm0001
 def _monitor(hooks):
     "Return the column and the mode by which a hook tells the best epoch"
     for o in hooks:
         if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
     return 'valid_loss', 'min'
+
+def _timed(budget, f, *args):
+    "Call a function whose time counts as that of an update"
+    start = perf_counter()
+    f(*args)
+    budget.time_s += perf_counter() - start
 
 def _harmless(f):
     "Turn an error in a method of the display into a warning"
@@ -50,15 +57,17 @@ def _harmless(f):
 # %% ../../nbs/show/02_display.ipynb #watc0002
 class _Paced(MainProcessHook):
     "Draws on a screen when the budget or the screen allows it"
-    def __init__(self):
-        self.note = self.remark = ''    # in the status line: 'compiling' for the batch, and a remark
-        self.budget: Any = None         # of the latest fit
-        self.closed = 0.                # clock at the end of the latest fit
-        self.screen = self.line = self.error = None
-        self.timer: Any = None          # asks for the next update
+    note = remark = ''      # in the status line: 'compiling' for the batch, and a remark
+    budget = screen = line = error = timer = None   # of the latest fit; `timer` asks for an update
 
     def __getstate__(self):     # screen and timer belong to this process
         return {**vars(self), **dict.fromkeys(('screen', 'timer', 'line', 'error'))}
+
+    def _open(self, learn):
+        self.line = StatusLine(learn, self.budget.opened)
+        self.screen = self._make_screen(learn)
+        self.draw(learn)
+        if self.screen is not None: self.screen.follow(self.line)
 
     @_harmless
     def draw(self, learn: Learner) -> None:
@@ -91,7 +100,7 @@ class _Paced(MainProcessHook):
 # %% ../../nbs/show/02_display.ipynb #watc0004
 class _Watch(_Paced):
     "Shows a fit on a screen"
-    ord = 100
+    ord, closed = 100, 0.       # `closed`: clock at the end of the latest fit
 
     @_harmless
     def before_fit(self, learn: Learner) -> None:
@@ -99,32 +108,20 @@ class _Watch(_Paced):
         self.note = self.remark = ''
         self.closed, self.budget = 0., Budget()
         learn.history.monitor = _monitor(learn.hooks)
-        is_resumed = learn.bounds['epoch'] or learn.bounds['step']      # it may be in mid-epoch
-        if is_resumed: self._open(learn)
+        if learn.bounds['epoch'] or learn.bounds['step']: self._open(learn)     # it may be in mid-epoch
 
     @_harmless
     def before_epoch(self, learn: Learner) -> None:
         if self.screen is None and self.error is None: self._open(learn)
 
-    def _open(self, learn):
-        self.line = StatusLine(learn, self.budget.opened)
-        self.screen = self._make_screen(learn)
-        self.draw(learn)
-        if self.screen is not None: self.screen.follow(self.line)
-
     @_harmless
     def after_valid(self, learn: Learner) -> None:
-        if self.screen is not None: self._timed(self.screen.valid, learn, self.line)
+        if self.screen is not None: _timed(self.budget, self.screen.valid, learn, self.line)
 
     @_harmless
     def after_epoch(self, learn: Learner) -> None:
-        if self.screen is not None: self._timed(self.screen.row, learn)
+        if self.screen is not None: _timed(self.budget, self.screen.row, learn)
         self._due(learn)
-
-    def _timed(self, f, *args):
-        start = perf_counter()
-        f(*args)
-        self.budget.time_s += perf_counter() - start
 
     @_harmless
     def after_fit(self, learn: Learner) -> None:
@@ -134,8 +131,7 @@ class _Watch(_Paced):
         screen, self.screen = self.screen, None
         self.line.count(learn)
         self.line.waiting = None            # holds the pass
-        first = learn.bounds['row']
-        status = outcome(learn, first)
+        status = outcome(learn, first := learn.bounds['row'])
         self._keep(learn.history, first, status)
         screen.close(learn, status, end_state(learn, first))
 
@@ -145,7 +141,6 @@ class _Watch(_Paced):
 class Display(_Watch):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     unique, provides = True, ('display',)
-
     def __init__(self,
         where: bool|str = True,  # 'html', 'tty' or 'text'; True: what `front_end` finds
         plot: bool = True,       # whether to plot losses, metrics and learning rates, in a notebook
@@ -154,7 +149,6 @@ class Display(_Watch):
             raise ValueError(f"display is {where!r}: expected True, False, 'html', 'tty' or 'text'")
         if where == 'html' and running_shell() is None and marimo_outputs() is None:
             raise ValueError("display='html' needs IPython or marimo, as in a notebook")
-        super().__init__()
         self.where, self.plot = where, plot
 
     @property
@@ -194,7 +188,6 @@ class Log(_Watch):
     ):
         if every is not None and not every > 0:
             raise ValueError(f'Log(every) is {every!r}: expected seconds above 0, or None')
-        super().__init__()
         self.every, self.logger = every, logger
         self.provides = ('lines',) if logger is None else ()
 

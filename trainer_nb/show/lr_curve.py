@@ -13,8 +13,8 @@ from html import escape, unescape
 from typing import Any
 
 from trainer_nb.draw import (
-    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, close_widgets, legend_rows, limits,
-    show_bundle, smooth, widget_view
+    COLORS, GREY, LEADING, RAW, Chart, Line, Panel, attended_kernel, close_widgets, limits, show_bundle,
+    smooth, widget_view
 )
 from .controls import _clickable, _hear_clicks
 from .output import Area, Drawn
@@ -64,6 +64,10 @@ def minimum(lrs: list[float], losses: list[float]) -> float:
 RULES = {'valley': valley, 'slide': slide, 'steep': steep, 'minimum': minimum}
 
 # %% ../../nbs/show/12_lr_curve.ipynb #5fb4045d
+def _smoothed(curve) -> list[float]:
+    "Return the losses as fastai's rules see them: an exponential average with β = 0.98"
+    return trailing_average(curve.losses, .98)
+
 def _inner(curve):
     "The rates and the smoothed losses that the rules see"
     first = curve.n_steps//10
@@ -111,6 +115,24 @@ def _why_none(self) -> str:  # '' if there is a suggestion
     return (f'the rules find no rate below {lowest:.2g}, that of the lowest loss ({said}): '
             'pass other names of rules as suggest')
 
+# %% ../../nbs/show/12_lr_curve.ipynb #offe0002
+def _offered(curve) -> dict[str, float]:  # name of the rule → learning rate
+    "Return the suggestions that are not past the lowest loss"
+    found = curve.suggestions
+    lowest = found and _lowest(curve)
+    return {name: lr for name, lr in found.items() if lr <= lowest}
+
+def _good_range(curve) -> tuple[float, float]|None:  # (lowest, highest); None without a suggestion
+    "Return the decade below the rate with the lowest loss as drawn, and down to a lower suggestion"
+    if curve.why: return None
+    high = _lowest(curve)
+    return min(high/10, curve.suggestion), high
+
+def _own_pick(curve):
+    "The rate that was picked, unless the slider shows it as the suggestion"
+    def said(lr): return lr and f'{lr:.2g}'
+    return curve.picked if said(curve.picked) != said(curve.suggestion) else None
+
 # %% ../../nbs/show/12_lr_curve.ipynb #a7f2e6e7
 def _losses_to_show(curve, raw):
     values = [v for v in curve if math.isfinite(v)]
@@ -144,12 +166,11 @@ def _chart(
     if picked is not None:
         label = f'picked {picked:.2g}'
         lines.insert(0, Line([picked, picked], [low, high], GREY, label, width=1.5))
-    top = 9 + LEADING*len(legend_rows(lines, 534))
     axes = (found.start, found.end), (low, high), 'learning rate'
     hover = [(lr, f'lr {lr:.2g} · loss {raw:.4g} · smoothed {v:.4g}')
              for lr, raw, v in zip(found.lrs, found.losses, curve)]
     shade = good and (max(good[0], found.start), good[1])
-    panel = Panel(54, top, 534, 216 - top, lines, *axes, is_log=True, hover=hover, shade=shade)
+    panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
     panel.labels, last = [], -math.inf
     for lr, y, text in marks:       # none on the one before
         at = panel.y(y)
@@ -173,6 +194,10 @@ def _status(curve) -> str:
     (name, lr), (low, high) = next(iter(curve.offered().items())), curve.good_range
     return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
 
+def _lines(curve) -> list[list[str]]:
+    "Return the header and the rows of the table of suggestions"
+    return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in curve.offered().items())]
+
 # %% ../../nbs/show/12_lr_curve.ipynb #5cc7bdb0
 @dataclass(repr=False)
 class LRCurve(Drawn):
@@ -188,17 +213,12 @@ class LRCurve(Drawn):
     shown_in: int|None = None       # the cell that already shows it
     use = None          # gives the learner a rate, and returns what to say; None without a learner
     why, label = property(_why_none), property(_label)
-    status, chart = _status, _chart
+    smoothed, good_range = property(_smoothed), property(_good_range)
+    offered, status, lines, chart = _offered, _status, _lines, _chart
 
     def __getstate__(self): return {**vars(self), 'use': None}      # a copy has no learner
 
-    def lr_at(self, i: int) -> float:
-        return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
-
-    @property
-    def smoothed(self) -> list[float]:
-        "Return the losses as fastai's rules see them: an exponential average with β = 0.98"
-        return trailing_average(self.losses, .98)
+    def lr_at(self, i: int) -> float: return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
 
     @property
     def suggestions(self) -> dict[str, float]:  # name of the rule → rate of the largest param group
@@ -206,55 +226,43 @@ class LRCurve(Drawn):
         return {} if self.why else _by_rules(self)
 
     @property
-    def good_range(self) -> tuple[float, float]|None:  # (lowest, highest); None without a suggestion
-        "Return the decade below the rate with the lowest loss as drawn, and down to a lower suggestion"
-        if self.why: return None
-        high = _lowest(self)
-        return min(high/10, self.suggestion), high
-
-    def offered(self) -> dict[str, float]:  # name of the rule → learning rate
-        "Return the suggestions that are not past the lowest loss"
-        found = self.suggestions
-        lowest = found and _lowest(self)
-        return {name: lr for name, lr in found.items() if lr <= lowest}
-
-    @property
     def suggestion(self) -> float|None:
         "Return the first suggestion that is not past the lowest loss"
         return next(iter(self.offered().values()), None)
 
-    def lines(self) -> list[list[str]]:
-        "Return the header and the rows of the table of suggestions"
-        rows = [[name, f'{lr:.2g}'] for name, lr in self.offered().items()]
-        return [['rule', 'learning rate'], *rows]
-
     def offer(self, area: Area) -> None:
         "Leave the result in an area, and below it a slider, where somebody can move it"
-        def mark():
-            is_own = _said(self.picked) != _said(self.suggestion)
-            self.show_in(area, self.chart(self.picked if is_own else None))
+        def mark(): self.show_in(area, self.chart(_own_pick(self)))
         mark()
         if attended_kernel() is not None: Picker(self, mark)
 
     def _ipython_display_(self):
         if self.lrs and not self._is_shown(): self.offer(Area())
 
+# %% ../../nbs/show/12_lr_curve.ipynb #rate0001
+def _rate_at(value, start, first):
+    "Return the rate at a value of the slider: at its start, the first one, which is exact"
+    if abs(math.log10(value/start)) < .006: return first        # half a step: the page rounds it
+    return float(f'{value:.2g}')
+
+def _left(curve, said):
+    "Write what a slider leaves: the rate that was picked, and what was said about it"
+    is_own = curve.picked not in (None, curve.suggestion)
+    words = [f'picked: {curve.picked:.2g}' if is_own else '', said]
+    return '; '.join(filter(None, words)) or 'nothing picked'
+
 # %% ../../nbs/show/12_lr_curve.ipynb #b665b336
-def _said(lr): return lr and f'{lr:.2g}'      # as the slider shows it
-
 class Picker:
-    """A slider along a curve, a button that sets the picked rate, and one that removes them
-
-    Calls `moved` when `curve.picked` has changed.
-    """
+    "A slider, a button that sets the rate, and one that removes them; calls `moved` at a new `picked`"
     def __init__(self, curve: LRCurve, moved: Callable[[], Any]):
         import ipywidgets as W
         self.curve, self.moved = curve, moved
         self.first, self.value = curve.picked, curve.picked or math.sqrt(curve.start*curve.end)
+        auto = W.Layout(width='auto')
         low, high = math.log10(curve.start), math.log10(curve.end)
-        wide, auto = W.Layout(width='624px', margin='0 0 0 46px'), W.Layout(width='auto')
         self.slider = W.FloatLogSlider(value=self.value, min=low, max=high, step=.01,
-                                       readout_format='.1e', tooltip='learning rate', layout=wide)
+                                       readout_format='.1e', tooltip='learning rate',
+                                       layout=W.Layout(width='624px', margin='0 0 0 46px'))
         self.done = W.Button(description='Done', tooltip='Remove the slider', layout=auto)
         self.use, self.line = W.Button(tooltip="Make it the learner's learning rate", layout=auto), W.HTML()
         self.use.on_click(self._use)
@@ -267,8 +275,7 @@ class Picker:
         self.handle = show_bundle({**widget_view(self.box), 'text/plain': 'a slider picks a learning rate'})
 
     def _pick(self, change):
-        is_first = abs(math.log10(change['new']/self.value)) < .006     # half a step: the page rounds it
-        picked = self.first if is_first else float(f'{change["new"]:.2g}')
+        picked = _rate_at(change['new'], self.value, self.first)
         if picked == self.curve.picked: return
         self.curve.picked = picked
         self._name()
@@ -283,9 +290,6 @@ class Picker:
 
     def close(self) -> None:
         "Leave the picked rate as text"
-        picked = self.curve.picked
-        is_own = picked not in (None, self.curve.suggestion)
-        words = [f'picked: {picked:.2g}' if is_own else '', unescape(self.line.value)]
-        text = '; '.join(filter(None, words)) or 'nothing picked'
+        text = _left(self.curve, unescape(self.line.value))
         self.handle.update({'text/html': f'<div>{escape(text)}</div>', 'text/plain': text}, raw=True)
         close_widgets(self.box, self.slider, self.use, self.done, self.line)

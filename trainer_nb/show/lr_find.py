@@ -46,9 +46,7 @@ class _LRScreen:
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(learn, r, name, steps=None):
-    """Train to the next step of an optimizer; return the mean of its losses; None without a step
-
-    With several optimizers, `steps` is a list that grows with each step of this one."""
+    "Train to the next step of an optimizer, which `steps` may count; return its mean loss, or None"
     losses, weights, key = [], [], f'loss_{name}'
     if steps: steps.clear()
     for _ in range(50*learn.state.grad_accum_steps):

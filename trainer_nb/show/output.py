@@ -121,20 +121,30 @@ def html_news(text: str) -> str:
 
 def _labelled(chart, alt): return replace(chart, alt=alt) if chart.alt == 'plot' else chart
 
-# %% ../../nbs/show/01_output.ipynb #843542e2
-_EMPTY = {'text/html': '<div></div>', 'text/plain': ''}
+# %% ../../nbs/show/01_output.ipynb #area0002
+def _bundle(html='', text=''): return {'text/html': html or '<div></div>', 'text/plain': text}, {}
 
 def _head(html, share, state, role=''):
     "The status line with its bar and sign"
     return f'<div {role}style="line-height:24px">{_html_bar(share, state)}{_html_sign(state)}{html}</div>'
 
-class Area:
-    """Outputs of a cell that change in place: a status line, a picture and a body
+class _Outputs(list):
+    "Outputs of a cell that change in place: the handle of each, and the bundle that it shows"
+    def put(self, *bundles):
+        "Show what is new; None stays as it is"
+        for i, o in enumerate(bundles):
+            if i == len(self):
+                o = o or _bundle()
+                self.append((show_bundle(*o), o))
+            elif o is not None and o != self[i][1]:
+                self[i][0].update(o[0], raw=True, metadata=o[1])
+                self[i] = self[i][0], o
 
-    Without a chart at its first use, or `has_picture`, the status line and the body are one output.
-    """
-    def __init__(self, has_picture: bool = False):
-        self.handles, self.shown, self.drawn_at = [], [], math.inf
+# %% ../../nbs/show/01_output.ipynb #843542e2
+class Area:
+    "Outputs of a cell that change in place: a status line, a picture and a body"
+    def __init__(self, has_picture: bool = False):      # without a chart at the first use, either
+        self.outputs, self.drawn_at = _Outputs(), math.inf
         self.has_picture, self.body = has_picture, ''
 
     def draw(self, status: str, share: float|None = None, body: str|None = None, chart: Any = None,
@@ -146,37 +156,22 @@ class Area:
         parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
         head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
         if body is not None: self.body = body
-        if not self._is_split(chart): return self._put({'text/html': head + self.body, 'text/plain': status})
-        picture = None if chart is None else {'text/html': chart.html(is_image=True), 'text/plain': ''}
-        below = {'text/html': self.body, 'text/plain': ''} if self.body else _EMPTY
-        self._put({'text/html': head, 'text/plain': status}, picture, below)
+        self.has_picture |= chart is not None and not self.outputs
+        if not self.has_picture: return self.outputs.put(_bundle(head + self.body, status))
+        picture = None if chart is None else _bundle(chart.html(is_image=True))
+        self.outputs.put(_bundle(head, status), picture, _bundle(self.body))
 
     def close(self, status: str, body: str = '', chart: Any = None, text: str = '', label: str = 'plot',
               state: str = 'done', share: float|None = None) -> None:
         "Leave the status, a picture (without pictures: `label`), and the body (without HTML: `text`)"
         head = _head(escape(status), share, state, 'role="status" ')
-        if not self._is_split(chart):
-            return self._put({'text/html': head + body, 'text/plain': f'{status}\n{text}'.strip()})
-        picture, size = (_EMPTY, {}) if chart is None else _labelled(chart, label).bundle()
-        below = {'text/html': body or '<div></div>', 'text/plain': text}
-        is_short = not self.handles and not body
-        self._put({'text/html': head, 'text/plain': status}, picture, *[below]*(not is_short), metadata=size)
+        self.has_picture |= chart is not None and not self.outputs
+        if not self.has_picture:
+            return self.outputs.put(_bundle(head + body, f'{status}\n{text}'.strip()))
+        picture = _bundle() if chart is None else _labelled(chart, label).bundle()
+        below = [_bundle(body, text)] if self.outputs or body else []
+        self.outputs.put(_bundle(head, status), picture, *below)
 
-    def _is_split(self, chart):
-        if not self.handles: self.has_picture |= chart is not None
-        return self.has_picture
-
-    def _put(self, *bundles, metadata=None):
-        "Show what is new; None stays as it is"
-        for i, o in enumerate(bundles):
-            m = metadata if i == 1 else None
-            if i == len(self.handles):
-                o = o or _EMPTY
-                self.handles.append(show_bundle(o, m))
-                self.shown.append(o)
-            elif o is not None and o != self.shown[i]:
-                self.handles[i].update(o, raw=True, metadata=m or {})
-                self.shown[i] = o
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
 class Loop:

@@ -44,7 +44,7 @@ class _Columns:
         wanted = list(h.epoch_rows[-1]), width
         head = '' if wanted == self.chosen_for else self._head(h, width)
         self.chosen_for, line = wanted, self._line(h, mark)
-        if width is not None and len(line) > width:     # a number is longer than before
+        if len(line) > width:       # a number is longer than before
             head = self._head(h, width) or head
             line = self._line(h, mark)
         return head + line
@@ -63,6 +63,23 @@ class _Columns:
 
     def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
 
+# %% ../../nbs/show/08_screens.ipynb #shor0002
+def _shortened(status, room, least=-3):
+    "Leave out parts of a status line that is too long, those at the index `least` first"
+    if len(status) > room: status = re.sub(r' \(best [^)]*\)', '', status)
+    parts = status.split(' · ')
+    while len(' · '.join(parts)) > room and len(parts) > 3: del parts[least]
+    return ' · '.join(parts)
+
+def _ending(status, width):
+    "The lines that say how a fit ended, none wider than `width`"
+    if len(status) <= width: return [status]
+    parts = re.fullmatch('(done: .*)(, whose weights learn has|; learn has .*)', status)
+    if not parts: return [fill(status, width)]
+    status, whose = parts.groups()
+    whose = 'learn has the best weights' if whose[0] == ',' else whose[2:]
+    return [fill(whose, width), fill(status, width)]
+
 # %% ../../nbs/show/08_screens.ipynb #line0002
 class Lines(Screen):
     "Print a header, lines in an epoch, one for each epoch with a * at the best so far, and one at the end"
@@ -73,9 +90,7 @@ class Lines(Screen):
         self.best, self.mark = (math.inf, math.inf), ' '
 
     @property
-    def width(self) -> int | None:
-        "The maximum number of characters in a line; None: any"
-        return terminal_width()
+    def width(self) -> float: return terminal_width()       # the maximum of a line; inf: any
 
     def write(self, text: str) -> None:
         "Print lines; those that follow quickly are flushed together"
@@ -83,21 +98,14 @@ class Lines(Screen):
         if is_due: self.next = now + self.flush_s
         print(text, flush=is_due)
 
-    def draw(self, learn: Learner, status: str, progress: Any) -> None: self.write(self._short(printable(status)))
-
-    def _short(self, status, taken=0, least=-3):
-        "Leave out parts of a status line that is too long, those at the index `least` first"
-        room = math.inf if self.width is None else self.width - taken
-        if len(status) > room: status = re.sub(r' \(best [^)]*\)', '', status)
-        parts = status.split(' · ')
-        while len(' · '.join(parts)) > room and len(parts) > 3: del parts[least]     # by default not rate and time
-        return ' · '.join(parts)
+    def draw(self, learn: Learner, status: str, progress: Any) -> None:
+        self.write(_shortened(printable(status), self.width))
 
     def valid(self, learn: Learner, line: Any) -> None:
         "Print the newest validation pass; that at an epoch's end is in its row"
         at_end = learn.state.batch_idx == length(learn.train_dl) or learn.history.n_steps == line.end
         if at_end or learn.fitting.is_trained: return
-        self.write(self._short(printable(line.of_valid(learn)), least=-1))
+        self.write(_shortened(printable(line.of_valid(learn)), self.width, least=-1))
 
     def row(self, learn: Learner) -> None:
         "Print the newest epoch"
@@ -107,14 +115,8 @@ class Lines(Screen):
         self.write(self.columns.text(learn.history, self.width, self.mark))
 
     def close(self, learn: Learner, status: str, state: str) -> None:
-        "Print how the fit ended; where that takes two lines, the last one has the result"
-        status, width = printable(status), self.width
-        if width is not None and len(status) > width:
-            if parts := re.fullmatch('(done: .*)(, whose weights learn has|; learn has .*)', status):
-                status, whose = parts.groups()
-                self.write(fill('learn has the best weights' if whose[0] == ',' else whose[2:], width))
-            status = fill(status, width)
-        self.write(status)
+        "Print how the fit ended"
+        for line in _ending(printable(status), self.width): self.write(line)
         print(end='', flush=True)
 
 # %% ../../nbs/show/08_screens.ipynb #e270fcd8
@@ -122,7 +124,7 @@ class Terminal(Lines):
     "Print `Lines` with a bar below them"
     every = None
     def draw(self, learn: Learner, status: str, progress: Any) -> None:
-        put_line(f'{text_bar(progress.share)} {self._short(status, 11)}')
+        put_line(f'{text_bar(progress.share)} {_shortened(status, self.width - 11)}')
 
     def valid(self, learn: Learner, line: Any) -> None: pass
 
@@ -134,43 +136,22 @@ class Terminal(Lines):
         put_line()
         super().close(learn, status, state)
 
-# %% ../../nbs/show/08_screens.ipynb #fe94fc80
+# %% ../../nbs/show/08_screens.ipynb #tick0001
 def _tick(region, line, over, tick_s):
     "In a thread: tick until the fit is over, or its region is gone"
     while not over.wait(tick_s) and (screen := region()) is not None:
         with suppress(Exception): screen.tick(line)
         del screen
 
-class Region(Screen):
-    "Status line, live plot and table of epochs in a cell's output; the line changes most often"
-    every, plot_s, tick_s = None, 1., 1.
-    def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
-        h, self.first, self.end = learn.history, learn.bounds['row'], end
-        self.area, self.progress = Area(), Pace()
-        self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
-        self.drawn_at = self.plotted_at = -math.inf     # clocks of the latest drawing, and plot
+class _Ticking(Screen):
+    "Draws a line again in a thread: its time left moves while a batch lasts"
+    tick_s = 1.
+    def __init__(self, learn: Learner):
+        self.drawn_at = -math.inf       # clock of the latest drawing
         self.lock, self.over, self.thread = Lock(), Event(), None
 
-    def _body(self, learn):      # the same rows at the end as before: nothing jumps
-        table = learn.history.html(self.first) if len(learn.history) > self.first else ''
-        return ''.join(h.html_below_plot() for h in learn.hooks) + table
-
-    def draw(self, learn: Learner, status: str, progress: Any) -> None:
-        now, chart, is_paused = perf_counter(), None, progress.is_paused
-        if self.plot and (is_paused or now >= self.plotted_at + self.plot_s):
-            self.plotted_at, chart = now, self.plot.chart(self.end)
-        epochs = '' if learn.bounds['epoch'] is None else f' of {learn.bounds["epoch"]}'
-        news = html_news(f'{"paused in " if is_paused else ""}epoch {learn.state.epoch}{epochs}')
-        with self.lock: self._draw(status, progress, news + self._body(learn), chart)
-        self.drawn_at = perf_counter()
-
-    def _draw(self, status, progress, body=None, chart=None):
-        reason, state, self.progress = 'the kernel is busy, or gone', 'running', progress
-        if progress.is_paused: reason, state = 'it is paused, or the kernel is gone', 'paused'
-        self.area.draw(status, progress.share, body, chart, f'{reason}; learn.show() shows the fit again', state)
-
     def follow(self, line: Any) -> None:
-        "In a thread, keep the time left moving while a batch lasts"
+        "Start the thread"
         if marimo_outputs() is not None: return     # which would show it with the next batch
         self.thread = Thread(target=_tick, args=(ref(self), line, self.over, self.tick_s), daemon=True)
         self.thread.start()
@@ -181,29 +162,61 @@ class Region(Screen):
             is_still = line.progress.is_paused or perf_counter() < self.drawn_at + self.tick_s
             if not is_still and not self.over.is_set(): self._draw(line.again(), line.progress)
 
+# %% ../../nbs/show/08_screens.ipynb #regi0002
+def _news(learn, is_paused):
+    "What a screen reader announces"
+    epochs = '' if learn.bounds['epoch'] is None else f' of {learn.bounds["epoch"]}'
+    return html_news(f'{"paused in " if is_paused else ""}epoch {learn.state.epoch}{epochs}')
+
+def _body(learn, first):
+    "What stands below the plot"
+    table = learn.history.html(first) if len(learn.history) > first else ''
+    return ''.join(h.html_below_plot() for h in learn.hooks) + table
+
+# %% ../../nbs/show/08_screens.ipynb #fe94fc80
+class Region(_Ticking):
+    "Status line, live plot and table of epochs in a cell's output; the line changes most often"
+    every, plot_s, plotted_at = None, 1., -math.inf     # `plotted_at`: clock of the latest plot
+    def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
+        super().__init__(learn)
+        h, self.first, self.end = learn.history, learn.bounds['row'], end
+        self.area, self.progress = Area(), Pace()
+        self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
+
+    def draw(self, learn: Learner, status: str, progress: Any) -> None:
+        now, chart, is_paused = perf_counter(), None, progress.is_paused
+        if self.plot and (is_paused or now >= self.plotted_at + self.plot_s):
+            self.plotted_at, chart = now, self.plot.chart(self.end)
+        body = _news(learn, is_paused) + _body(learn, self.first)
+        with self.lock: self._draw(status, progress, body, chart)
+        self.drawn_at = perf_counter()
+
+    def _draw(self, status, progress, body=None, chart=None):
+        reason, state, self.progress = 'the kernel is busy, or gone', 'running', progress
+        if progress.is_paused: reason, state = 'it is paused, or the kernel is gone', 'paused'
+        self.area.draw(status, progress.share, body, chart, f'{reason}; learn.show() shows the fit again', state)
+
     def close(self, learn: Learner, status: str, state: str) -> None:
         "Leave output that needs no kernel: a picture and a table"
         self.over.set()
         h, chart, rows = learn.history, None, len(learn.history) - self.first
         if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else it is empty
-        text, body = h.text(self.first) if rows > 0 else '', self._body(learn)
+        text, body = h.text(self.first) if rows > 0 else '', _body(learn, self.first)
         if rows > 40:
             every = f'<pre style="overflow-x:auto">{escape(h.text(self.first, 1000))}</pre>'
             body += f'<details><summary>all {rows} epochs</summary>{every}</details>'
-        label = f'plot of {h.n_steps - self.plot.first} batches' if self.plot else ''
         share = self.progress.share
         if state == 'done' and share is not None: share = 1.
-        with self.lock: self.area.close(status, body, chart, text, label, state, share)
+        with self.lock: self.area.close(status, body, chart, text, state=state, share=share)
 
 # %% ../../nbs/show/08_screens.ipynb #scre0008
 class LogLines(Lines):
     "Prints lines, also above the bar of a terminal, or sends them to a logger"
+    width = math.inf
+
     def __init__(self, learn: Learner, every: float|None, logger: Any):
         super().__init__(learn)
         self.every, self.logger = every, logger
-
-    @property
-    def width(self) -> int|None: return None
 
     def write(self, text: str) -> None:
         for line in text.splitlines():

@@ -23,14 +23,14 @@ from torch import nn
 
 from ..base import needed
 from ..loop import Learner
-from .loggers import Logger
+from .loggers import Logger, _careful
 
 # %% ../../nbs/show/10_trackers.ipynb #76ea679f
-def _wanted(kind, values):
+def _wanted(kind, values, sep):
     "Return the values to log: no counter, and none that its batch or validation pass has logged"
-    skip = ('valid_', 'lr') if kind == 'epoch' else ()
+    prefix, skip = (f'epoch{sep}', ('valid_', 'lr')) if kind == 'epoch' else ('', ())
     names = [k for k in values if k not in ('epoch', 'step') and not k.startswith(skip)]
-    return {k: values[k] for k in names}
+    return {prefix + k: values[k] for k in names}
 
 # %% ../../nbs/show/10_trackers.ipynb #conf0002
 def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
@@ -93,12 +93,23 @@ def _add_image(writer, name, f, learn):
     add = writer.add_images if image.ndim == 4 else writer.add_image
     add(name, image, step, dataformats={2: 'HW', 3: 'CHW', 4: 'NCHW'}[image.ndim])
 
-def _add_profile(log, profile):
-    "Write the table of `Profile`, and copy its trace to where the plugin looks for one"
+def _add_end(log, learn):
+    "Write the tables of hooks and of `Profile`, whose trace is copied to where the plugin looks for it"
+    log.writer.add_text('hooks', str(learn.describe_hooks()), log.n)
+    if learn.history.n_steps: log.writer.add_figure('history', learn.history.plot(), log.n)
+    if (profile := learn.provider('profile')) is None: return
     log.writer.add_text('profile', str(profile.table), log.n)
     if profile.trace is None or not Path(profile.trace).exists(): return
     suffix = '.gz' if str(profile.trace).endswith('.gz') else ''
     shutil.copy(profile.trace, log.folder/f'profile.pt.trace.json{suffix}')
+
+def _step_back(log, learn):
+    "Go back a step; return the first step whose older values are hidden, or None in a new run"
+    h, is_resumed = learn.history, log.n or learn.bounds['epoch'] or learn.bounds['step']
+    log.n = max(log.n - 1, 0)
+    log.n_valid = min(log.n_valid, sum(o['batch'] <= log.n for o in h.valid_rows))
+    log.n_epoch = min(log.n_epoch, sum(end <= log.n for end in h.ends))
+    return log.n + 1 if is_resumed else None
 
 # %% ../../nbs/show/10_trackers.ipynb #d71c101d
 class TensorBoardLogger(Logger):
@@ -108,11 +119,9 @@ class TensorBoardLogger(Logger):
     def __init__(self,
         folder: str|Path,       # for the event files
         graph: bool = False,    # whether to draw the model, as the first batch runs through it in evaluation mode
-        images: Mapping[str, Callable]|None = None,  # name → `f(learn)`, called after each epoch, which returns
-                                                     # a figure, what has a `plot`, or an image (H, W),
-                                                     # (C, H, W) or (n, C, H, W)
+        images: Mapping[str, Callable]|None = None,  # name → `f(learn)`, called after each epoch: a figure, what
+                                                     # has a `plot`, or an image (H, W), (C, H, W), (n, C, H, W)
     ):
-        super().__init__()
         self.folder, self.writer = Path(folder), None
         self.graph, self.images = graph, dict(images or {})
         self.call, self.waiting = [], None      # what `_next_call` returned, in a fit that draws the graph
@@ -120,22 +129,16 @@ class TensorBoardLogger(Logger):
     def open(self, learn: Learner) -> None:
         needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
         from torch.utils.tensorboard import SummaryWriter
-        h, is_resumed = learn.history, self.n or learn.bounds['epoch'] or learn.bounds['step']
-        self.n = max(self.n - 1, 0)     # values of the last step may be missing: write them again
-        self.n_valid = min(self.n_valid, sum(o['batch'] <= self.n for o in h.valid_rows))
-        self.n_epoch = min(self.n_epoch, sum(end <= self.n for end in h.ends))
-        purge_step = self.n + 1 if is_resumed else None     # it hides older values from here on
-        self.writer = SummaryWriter(str(self.folder), purge_step=purge_step)
+        self.writer = SummaryWriter(str(self.folder), purge_step=_step_back(self, learn))
         if config := flatten(learn.config): _add_config(self.writer, config, learn)
         self.call, self.waiting = _next_call(learn.model) if self.graph else ([], None)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        prefix = 'epoch/' if kind == 'epoch' else ''
-        for name, v in _wanted(kind, values).items(): self.writer.add_scalar(prefix + name, v, step)
+        for name, v in _wanted(kind, values, '/').items(): self.writer.add_scalar(name, v, step)
 
     def after_epoch(self, learn: Learner) -> None:
         super().after_epoch(learn)
-        for name, f in self.images.items(): self._careful(_add_image, self.writer, name, f, learn)
+        for name, f in self.images.items(): _careful(self, _add_image, self.writer, name, f, learn)
 
     def sync(self, learn: Learner) -> None:
         if self.call: _add_graph(self.writer, learn.model, *self.call.pop())
@@ -144,9 +147,7 @@ class TensorBoardLogger(Logger):
     def close(self, learn: Learner) -> None:
         if self.writer is None: return
         if self.waiting is not None: self.waiting.remove()
-        self.writer.add_text('hooks', str(learn.describe_hooks()), self.n)
-        if learn.history.n_steps: self.writer.add_figure('history', learn.history.plot(), self.n)
-        if (profile := learn.provider('profile')) is not None: _add_profile(self, profile)
+        _add_end(self, learn)
         self.writer.close()
         self.writer = None
 
@@ -160,19 +161,14 @@ class Tracker(Logger):
         project: str|None = None,  # name of a project or an experiment
         **kwargs: Any,             # further arguments of the call that starts the service
     ):
-        super().__init__()
         self.project, self.kwargs = project, kwargs
         self.id = self.service = None
         self.seen: dict[str, int] = {}      # name → last step that the service has
 
-    def load(self) -> Any:
-        "Import the package"
-        return needed(self.package, self.name)
+    def load(self) -> Any: return needed(self.package, self.name)     # the package
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        prefix = 'epoch_' if kind == 'epoch' else ''
-        values = {prefix + k: v for k, v in _wanted(kind, values).items()}
-        values = {k: v for k, v in values.items() if step > self.seen.get(k, -1)}
+        values = {k: v for k, v in _wanted(kind, values, '_').items() if step > self.seen.get(k, -1)}
         if values: self.send(values, step)
 
     def send(self, values: dict, step: int) -> None: self.service.log(values, step=step)
