@@ -12,12 +12,14 @@ import numpy, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import LinearLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 from torch.utils.data import DataLoader
 
 from common import weights
 from programs import evaluated, loop, mean, said
-from trainer_nb.all import GradClip, LambdaHook, Learner, LRScheduler, Metric, ParamGroups, accuracy
+from trainer_nb.all import (
+    GradAccum, GradClip, LambdaHook, Learner, LRScheduler, Metric, ParamGroups, accuracy
+)
 
 pytestmark = pytest.mark.soak
 TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
@@ -334,6 +336,38 @@ def sentence_transformers():
         return Learner(model, train_dl, valid_dl, train_step=step,
                        optim=ParamGroups(optim=partial(AdamW, lr=2e-3), decay_norms=False, weight_decay=.01),
                        hooks=[GradClip(1.), LRScheduler(lambda opt, n: get_linear_schedule_with_warmup(opt, 2, n))]), 2
+    return model, loaders, plain, ours
+
+def accelerate():
+    "https://github.com/huggingface/accelerate/blob/main/examples/by_feature/gradient_accumulation.py"
+    from accelerate import Accelerator
+    from transformers import GPT2Config, GPT2LMHeadModel
+    def model(): return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+    def loaders(): return split(texts(lambda words: words), bs=5)
+    def warmed(opt): return SequentialLR(opt, [LinearLR(opt, .5, 1., 2), CosineAnnealingLR(opt, 4)], [2])
+
+    def plain(model, train_dl, valid_dl):
+        accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
+        optimizer = AdamW(params=model.parameters(), lr=5e-3)
+        parts = accelerator.prepare(model, optimizer, train_dl, valid_dl, warmed(optimizer))
+        model, optimizer, train_dl, valid_dl, lr_scheduler = parts
+        for epoch in range(2):
+            model.train()
+            for batch in train_dl:
+                with accelerator.accumulate(model):
+                    loss = model(**batch).loss
+                    accelerator.backward(loss)
+                    if accelerator.sync_gradients: accelerator.clip_grad_norm_(model.parameters(), 1.)
+                    optimizer.step()
+                    lr_scheduler.step()
+                    optimizer.zero_grad()
+                yield 'train_loss', loss.item()
+            found = evaluated(model, valid_dl, lambda b: accelerator.gather(model(**b).loss.repeat(len(b['labels']))))
+            yield 'valid_loss', torch.cat(found).mean().item()
+
+    def ours(model, train_dl, valid_dl):
+        return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=5e-3),
+                       hooks=[GradAccum(2), GradClip(1.), LRScheduler(warmed)]), 2
     return model, loaders, plain, ours
 
 def pytorch_metric_learning():

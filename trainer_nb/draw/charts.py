@@ -245,7 +245,8 @@ class Chart:
     def __repr__(self): return self.alt
     def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
-    svg, html, png, figure = _svg, _html, _png, _figure
+    svg, html = _svg, _html
+    png, figure = _png, _figure
 
     def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
         "Return what a notebook stores: SVG in the theme of the page, PNG, text"

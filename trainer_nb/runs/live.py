@@ -38,7 +38,8 @@ _quick_clicks = _QuickClicks()
 class _CellThread:
     "A thread of a cell that runs `_watch`, waits between its steps, and is woken by a click"
     def __init__(self, name: str):
-        self.name, self.thread, self.error, self.is_over = name, None, None, False
+        self.name, self.is_over = name, False
+        self.thread = self.error = None
         self.clicked = threading.Event()    # set by a click, and at the end: act at once
         self.cell = current_cell()
 

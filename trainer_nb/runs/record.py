@@ -67,7 +67,8 @@ class _Sturdy(JSONLLogger):
 
     def _again(self):
         self.path.parent.mkdir(exist_ok=True)
-        size, _, self.n, self.n_valid, self.n_epoch = self.place
+        size, _, *counts = self.place
+        self.n, self.n_valid, self.n_epoch = counts
         self._append()
         if self.file.tell() > size: self.file.truncate(size)
         self.file.seek(0, os.SEEK_END)

@@ -58,7 +58,8 @@ def _harmless(f):
 class _Paced(MainProcessHook):
     "Draws on a screen when the budget or the screen allows it"
     note = remark = ''      # in the status line: 'compiling' for the batch, and a remark
-    budget = screen = line = error = timer = None   # of the latest fit; `timer` asks for an update
+    budget = screen = line = None   # of the latest fit
+    error = timer = None            # `timer` asks for an update
 
     def __getstate__(self):     # screen and timer belong to this process
         return {**vars(self), **dict.fromkeys(('screen', 'timer', 'line', 'error'))}

@@ -214,7 +214,8 @@ class LRCurve(Drawn):
     use = None          # gives the learner a rate, and returns what to say; None without a learner
     why, label = property(_why_none), property(_label)
     smoothed, good_range = property(_smoothed), property(_good_range)
-    offered, status, lines, chart = _offered, _status, _lines, _chart
+    offered, status = _offered, _status
+    lines, chart = _lines, _chart
 
     def __getstate__(self): return {**vars(self), 'use': None}      # a copy has no learner
 
