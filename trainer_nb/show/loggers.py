@@ -51,46 +51,26 @@ def _entries(h, n, n_valid, n_epoch, rest):
     epochs = (('epoch', end, row) for end, row in zip(h.ends[n_epoch:], h.epoch_rows[n_epoch:]))
     return merge(steps, valids, epochs, key=itemgetter(1))
 
-# %% ../../nbs/show/05_loggers.ipynb #flus0002
-def _flush(logger, learn, rest=False):
-    "Write what is new; `rest`: also the batches that the loop has not packed yet"
-    h = learn.history
-    n = h.n_steps if rest else h.n_packed
-    for kind, at, values in _entries(h, logger.n, logger.n_valid, logger.n_epoch, rest):
-        if at > n: break
-        logger.n_valid += kind == 'valid'
-        logger.n_epoch += kind == 'epoch'
-        logger.write(kind, at, values)
-    logger.n = max(logger.n, n)
-    logger.sync(learn)
-
-def _careful(logger, f, *args, **kwargs):
-    "Call `f` for a logger, unless it has failed: then it only closes"
-    if logger.failed and f != logger.close: return
-    try: f(*args, **kwargs)
-    except Exception as e:
-        text = f'{logger.name} failed ({type(e).__name__}: {e}); training continues without it'
-        if not logger.failed: warnings.warn(text, stacklevel=3)
-        logger.failed = True
-
 # %% ../../nbs/show/05_loggers.ipynb #20277a12
 class Logger(MainProcessHook):
-    "Base of all loggers, which define what they need of `open`, `write`, `sync` and `close`"
+    """Base of all loggers. Define what you need:
+
+    `open(learn)`               prepare; drop entries beyond `n`, `n_valid` and `n_epoch`, left by a crash
+    `write(kind, step, values)` 'step', 'valid' or 'epoch'; training batches so far; dict: name → number
+    `sync(learn)`               called after entries were written
+    `close(learn)`              called when the fit is over
+    """
     ord, state_kinds = 92, {'n': int, 'n_valid': int, 'n_epoch': int}
     failed = is_open = False
     n = n_valid = n_epoch = 0       # written training batches, validation passes, epochs
 
     def _restart(self): self.n = self.n_valid = self.n_epoch = 0
 
-    def open(self, learn: Learner) -> None:
-        "Prepare; drop entries beyond `n`, `n_valid` and `n_epoch`, left by a crash"
-
+    def open(self, learn: Learner) -> None: pass
     def write(self, kind: str, step: int, values: dict) -> None:
-        "Write a 'step', 'valid' or 'epoch' after so many training batches; dict: name → number"
         raise NotImplementedError(f'{self.name} does not define `write`')
-
-    def sync(self, learn: Learner) -> None: "Called after entries were written"
-    def close(self, learn: Learner) -> None: "Called when the fit is over"
+    def sync(self, learn: Learner) -> None: pass
+    def close(self, learn: Learner) -> None: pass
 
     def before_fit(self, learn: Learner) -> None:
         h, self.failed, self.is_open = learn.history, False, False
@@ -99,26 +79,40 @@ class Logger(MainProcessHook):
         self.is_open = True
 
     def after_step(self, learn: Learner) -> None:
-        if learn.history.n_packed > self.n and not self.failed: _careful(self, _flush, self, learn)
+        if learn.history.n_packed > self.n and not self.failed: self._careful(self._flush, learn)
 
-    def after_epoch(self, learn: Learner) -> None: _careful(self, _flush, self, learn)
+    def after_epoch(self, learn: Learner) -> None: self._careful(self._flush, learn)
 
     def after_fit(self, learn: Learner) -> None:
         if not self.is_open: return
-        _careful(self, _flush, self, learn, rest=True)
-        _careful(self, self.close, learn)
+        self._careful(self._flush, learn, rest=True)
+        self._careful(self.close, learn)
+
+    def _careful(self, f, *args, **kwargs):
+        "Call `f`; after an error the logger is silent until the next fit, and training continues"
+        if self.failed and f != self.close: return
+        try: f(*args, **kwargs)
+        except Exception as e:
+            text = f'{self.name} failed ({type(e).__name__}: {e}); training continues without it'
+            if not self.failed: warnings.warn(text, stacklevel=3)
+            self.failed = True
+
+    def _flush(self, learn, rest=False):
+        "Write what is new; `rest`: also the batches that the loop has not packed yet"
+        h = learn.history
+        n = h.n_steps if rest else h.n_packed
+        for kind, at, values in _entries(h, self.n, self.n_valid, self.n_epoch, rest):
+            if at > n: break
+            self.n_valid += kind == 'valid'
+            self.n_epoch += kind == 'epoch'
+            self.write(kind, at, values)
+        self.n = max(self.n, n)
+        self.sync(learn)
 
 # %% ../../nbs/show/05_loggers.ipynb #e397cc12
 def _checksum(file, at):    # identifies a place in a file, and thereby the run
     file.seek(max(at - 512, 0))
     return crc32(file.read(min(at, 512)))
-
-def _end(file):
-    "Return up to where an open text file is complete, and the checksum there"
-    at = file.tell()
-    checksum = _checksum(file.buffer, at)
-    file.seek(0, os.SEEK_END)
-    return at, checksum
 
 def _begins(path, at, checksum):
     "Return whether a file still begins with what was written up to a place"
@@ -133,7 +127,10 @@ def _move_aside(path):
 
 # %% ../../nbs/show/05_loggers.ipynb #file0001
 class FileLogger(Logger):
-    "Base class of loggers that write lines; a file of another run, `log.jsonl`, becomes `log.1.jsonl`"
+    """Base class of loggers that write lines
+
+    A file that does not begin with what this run wrote is renamed, `log.jsonl` to `log.1.jsonl`.
+    """
     state_kinds = {**Logger.state_kinds, 'place?': [int]}
     place = 0, 0, 0, 0, 0       # complete bytes of the file, checksum of their end, `n`, `n_valid`, `n_epoch`
 
@@ -150,22 +147,31 @@ class FileLogger(Logger):
         if 0 < at <= size and (self.n or self.n_valid) and _begins(self.path, at, checksum):
             self.n, self.n_valid, self.n_epoch = counts
             if size > at:       # leave out what comes after it, such as an unfinished line
-                with open_file(self.path) as f: data = f.read(at)
-                with replacing(self.path, flush=False) as f: f.write(data)
+                with open_file(self.path) as f: self._replace(f.read(at))
         else:
             if size:
                 aside = _move_aside(self.path).name
                 print(f'{self.name}: the {self.path.name} that was there is {aside} now')
             self._restart()        # all of it is written, to a new file
         self._append()
-        self.place = *_end(self.file), self.n, self.n_valid, self.n_epoch
+        self._note()
 
     def _append(self): self.file = open_file(self.path, 'a+', encoding='utf-8', newline='')
+
+    def _note(self):
+        "Remember up to where the file is complete"
+        at = self.file.tell()
+        self.place = at, _checksum(self.file.buffer, at), self.n, self.n_valid, self.n_epoch
+        self.file.seek(0, os.SEEK_END)
+
+    def _replace(self, data):
+        "Write another file in place of this one"
+        with replacing(self.path, flush=False) as f: f.write(data)
 
     def sync(self, learn: Learner) -> None:
         self.file.flush()
         if not self.path.exists(): raise FileNotFoundError(f'{self.path} was deleted')
-        self.place = *_end(self.file), self.n, self.n_valid, self.n_epoch
+        self._note()
 
     def close(self, learn: Learner) -> None:
         if self.file is not None: self.file.close()
@@ -219,5 +225,5 @@ class CSVLogger(FileLogger):
         with self._open_again() as f: _, *rows = csv.reader(f)
         self._head(table := StringIO(), self.columns + new)
         csv.writer(table, lineterminator='\n').writerows([row + ['']*len(new) for row in rows])
-        with replacing(self.path, flush=False) as f: f.write(table.getvalue().encode())
+        self._replace(table.getvalue().encode())
         self._append()

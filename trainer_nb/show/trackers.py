@@ -23,7 +23,7 @@ from torch import nn
 
 from ..base import needed
 from ..loop import Learner
-from .loggers import Logger, _careful
+from .loggers import Logger
 
 # %% ../../nbs/show/10_trackers.ipynb #76ea679f
 def _wanted(kind, values, sep):
@@ -138,7 +138,7 @@ class TensorBoardLogger(Logger):
 
     def after_epoch(self, learn: Learner) -> None:
         super().after_epoch(learn)
-        for name, f in self.images.items(): _careful(self, _add_image, self.writer, name, f, learn)
+        for name, f in self.images.items(): self._careful(_add_image, self.writer, name, f, learn)
 
     def sync(self, learn: Learner) -> None:
         if self.call: _add_graph(self.writer, learn.model, *self.call.pop())
