@@ -161,15 +161,15 @@ class _Panel(Area):
         super().__init__(has_picture=True)
         self.view, self.stored = view, Stored(view.box, view.token)
 
-    def _put(self, *bundles, metadata=None):
-        if self.is_closed: return super()._put(*bundles, metadata=metadata)
+    def put(self, *bundles: tuple|None) -> None:
+        if self.is_closed: return super().put(*bundles)
         view, new = self.view, None
         for widget, o in zip(view.widgets, bundles):
-            if o is not None: widget.value = o['text/html']     # nothing is sent if it is the same
+            if o is not None: widget.value = o[0]['text/html']  # nothing is sent if it is the same
         if self.stored.is_due:
-            text = f'{bundles[0]["text/plain"]}\n{view.advice}'
-            new = self.stored.bundle(''.join(o.value for o in view.widgets), text)
-        super()._put(self.stored.live, new, None)
+            text = f'{bundles[0][0]["text/plain"]}\n{view.advice}'
+            new = self.stored.bundle(''.join(o.value for o in view.widgets), text), {}
+        super().put((self.stored.live, {}), new, None)
 
     def close(self, *args: Any, **kwargs: Any) -> None:
         self.is_closed = True

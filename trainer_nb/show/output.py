@@ -157,9 +157,9 @@ class Area:
         head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
         if body is not None: self.body = body
         self.has_picture |= chart is not None and not self.outputs
-        if not self.has_picture: return self.outputs.put(_bundle(head + self.body, status))
+        if not self.has_picture: return self.put(_bundle(head + self.body, status))
         picture = None if chart is None else _bundle(chart.html(is_image=True))
-        self.outputs.put(_bundle(head, status), picture, _bundle(self.body))
+        self.put(_bundle(head, status), picture, _bundle(self.body))
 
     def close(self, status: str, body: str = '', chart: Any = None, text: str = '', label: str = 'plot',
               state: str = 'done', share: float|None = None) -> None:
@@ -167,10 +167,14 @@ class Area:
         head = _head(escape(status), share, state, 'role="status" ')
         self.has_picture |= chart is not None and not self.outputs
         if not self.has_picture:
-            return self.outputs.put(_bundle(head + body, f'{status}\n{text}'.strip()))
+            return self.put(_bundle(head + body, f'{status}\n{text}'.strip()))
         picture = _bundle() if chart is None else _labelled(chart, label).bundle()
         below = [_bundle(body, text)] if self.outputs or body else []
-        self.outputs.put(_bundle(head, status), picture, *below)
+        self.put(_bundle(head, status), picture, *below)
+
+    def put(self, *bundles: tuple|None) -> None:        # (data, metadata)
+        "Show what is new; None stays as it is"
+        self.outputs.put(*bundles)
 
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
