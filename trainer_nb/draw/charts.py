@@ -109,10 +109,9 @@ def _draw_stroke(draw, o, k):
 # %% ../../nbs/draw/08_charts.ipynb #png00001
 _WIDEST = 1840     # pixels of a PNG: the viewers that need one show no more
 
-def _png(chart) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
-    "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
+def _png(width, height, strokes, words):
+    "Draw marks on white, at two pixels per pixel of the page, or less in a wide picture"
     from PIL import Image, ImageDraw, ImageFont
-    (strokes, words), width, height = marks(chart.panels), chart.width, chart.height
     k, file = 2*min(2, _WIDEST/width), BytesIO()      # twice as large, for smooth edges
     image = Image.new('RGB', (2*round(k*width/2), 2*round(k*height/2)), 'white')
     draw, font = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k)
@@ -124,7 +123,7 @@ def _png(chart) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixe
     few = Image.new('P', (1, 1))
     few.putpalette(_palette({_rgb(o.color or INK, getattr(o, 'alpha', 1.)) for o in [*strokes, *words]}))
     image.reduce(2).quantize(palette=few, dither=Image.Dither.NONE).save(file, 'png', optimize=True)
-    return file.getvalue(), {'width': width, 'height': height}
+    return file.getvalue()
 
 # %% ../../nbs/draw/08_charts.ipynb #e40f98b0
 def _draw_panel(ax, p):
@@ -152,8 +151,7 @@ def _draw_panel(ax, p):
     ax.set(xlim=p.xlim, ylim=p.ylim)
     if p.xlabel and not p.below: ax.set_xlabel(p.xlabel, fontsize=.72*SIZE)
 
-def _figure(chart) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
-    "Make a matplotlib figure of the same size"
+def _figure(chart):
     width, height = chart.width, chart.height
     fig = blank_figure(width/100, height/100)
     fig.set_label(chart.alt)
@@ -174,16 +172,6 @@ def _theme(svg):
     halo = f'.tnb text{{paint-order:stroke;stroke:{themed("#FFFFFF")};stroke-width:2px}}'
     return f'<style>{inks}{halo}</style>'
 
-def _svg(chart) -> str:
-    "Write the chart as SVG; its text takes the colour of the page's text"
-    strokes, words = marks(chart.panels)
-    paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
-    texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {chart.width} {chart.height}" class="tnb" '
-            f'role="img" style="display:block;width:100%" fill="none"><title>{escape(chart.alt)}</title>'
-            f'{_theme(paths + texts)}{paths}{texts}</svg>')
-
-# %% ../../nbs/draw/08_charts.ipynb #them0004
 def _page_of(svg, width, height):
     "Make an SVG a picture of its own, with a background; it asks the page which theme it has"
     own = (f'<style>:root{{color-scheme:light dark;color:{INK};color:{themed(INK)}}}'
@@ -194,12 +182,12 @@ _IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})   
 
 def _source(chart):
     "The data URL of a chart: a quarter less than in base64"
-    svg = _page_of(_svg(chart), chart.width, chart.height)
+    svg = _page_of(chart.svg(), chart.width, chart.height)
     return f'data:image/svg+xml,{svg.translate(_IN_URL)}'
 
 def _part(chart, alt, is_image):
     "A chart that fills the page up to 1.3 times its size, below the columns for the pointer"
-    svg = _svg(chart) if not is_image else (
+    svg = chart.svg() if not is_image else (
         f'<img alt="{escape(alt)}" width="{chart.width}" height="{chart.height}" decoding="sync" '
         f'style="display:block;width:100%;height:auto" src="{_source(chart)}">')
     size = f'flex:{chart.width} 1 {.7*chart.width:.0f}px;min-width:0;max-width:{1.3*chart.width:.0f}px'
@@ -221,15 +209,6 @@ def _switched(html, chart):
     box = f'<input type="checkbox" style="display:none" aria-label="{chart.switch}">'
     return f'<div class="{scope}">{style}{html}<label class="tnb-switch">{box}</label></div>'
 
-def _html(chart,
-    is_image: bool = False,  # as `<img>`: a notebook that is not trusted loses `<svg>`, not its texts
-) -> str:
-    "Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page"
-    parts = ''.join(_part(o, chart.alt, is_image) for o in chart.parts or [chart])
-    style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in chart.panels) else ''
-    html = f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
-    return _switched(html, chart) if is_image and chart.other else html
-
 # %% ../../nbs/draw/08_charts.ipynb #29452507
 @dataclass
 class Chart:
@@ -243,10 +222,25 @@ class Chart:
     switch: str = ''    # label of that switch
 
     def __repr__(self): return self.alt
-    def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
-    svg, html = _svg, _html
-    png, figure = _png, _figure
+    def svg(self) -> str:
+        "Write the chart as SVG; its text takes the colour of the page's text"
+        strokes, words = marks(self.panels)
+        paths, texts = ''.join(map(_svg_stroke, strokes)), ''.join(map(_svg_words, words))
+        texts = f'<g fill="currentColor" font-family="sans-serif" font-size="{SIZE}">{texts}</g>'
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" class="tnb" '
+                f'role="img" style="display:block;width:100%" fill="none"><title>{escape(self.alt)}</title>'
+                f'{_theme(paths + texts)}{paths}{texts}</svg>')
+
+    def html(self, is_image: bool = False) -> str:
+        """Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page
+
+        `is_image`: as `<img>`. A notebook that is not trusted loses `<svg>` elements, but not their texts.
+        """
+        parts = ''.join(_part(o, self.alt, is_image) for o in self.parts or [self])
+        style = f'<style>{HOVER_CSS}</style>' if any(p.hover for p in self.panels) else ''
+        html = f'{style}<div style="display:flex;flex-wrap:wrap;align-items:flex-start">{parts}</div>'
+        return _switched(html, self) if is_image and self.other else html
 
     def bundle(self) -> tuple[dict, dict]:  # MIME type → data, and MIME type → metadata
         "Return what a notebook stores: SVG in the theme of the page, PNG, text"
@@ -254,7 +248,16 @@ class Chart:
         html, data = self.html(is_image=True), b64encode(png).decode()
         return {'text/html': html, 'image/png': data, 'text/plain': self.alt}, {'image/png': size}
 
+    def _repr_mimebundle_(self, **kwargs): return self.bundle()
 
+    def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
+        "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
+        size = {'width': self.width, 'height': self.height}
+        return _png(self.width, self.height, *marks(self.panels)), size
+
+    def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
+        "Make a matplotlib figure of the same size"
+        return _figure(self)
 
 # %% ../../nbs/draw/08_charts.ipynb #besi0001
 def beside(*charts: Chart) -> Chart:
