@@ -4,6 +4,5 @@ from .results import Results, SampleView
 from .confusion import Confusion
 from .report import Report
 from .summary import Summary
-from .folds import CrossValidation, cross_validate
 from .doctor import Diagnosis
 from .album import Samples
