@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..base import batch_size, folded, format_value
-from ..draw import Chart, text_table
+from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
 from ..loop import Learner, class_names, n_samples, trains_loss
 from .confusion import Confusion, count_confusion
 from .losses import Collect, Singles, batches_of, check_mean, loss_of, one_sample, whole_loss
 from .pictures import are_boxes, shares
 from .predictions import chances_of, class_ids, ids_of, is_counted, meaning, task_of
-from .report import Report, draw_forecasts, make_report
+from .report import Report, make_report
 from .samples import Look, Sample, batch_parts, caption_table, grid, is_same, kind_of, sample_of
 
 # %% ../../nbs/look/03_results.ipynb #52621d35
@@ -122,14 +122,7 @@ class Results:
         found = [_sample(self, i, batch) for i, batch in zip(at, self.reader.read(at))]
         return SampleView([o for o, _ in found], [caption for _, caption in found], self.look)
 
-    def forecasts(self,
-        n: int = 3,       # ≥ 1: samples, those with the largest losses
-        at: Any = None,   # positions in the pass, instead
-    ) -> Chart:           # raises ValueError for what is no forecast
-        "Draw forecasts over their history; quantiles, as a further dimension, are an interval"
-        return draw_forecasts(self, n, at)
-
-    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'forecast', 'boxes'; or ValueError
+    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'boxes'; or ValueError
         "Recognize the task from shapes, dtypes and the loss function"
         return task_of(self)
 
