@@ -274,7 +274,7 @@ def test_a_step_without_a_loss_shows_samples_in_their_order(bs):
     res = learn.results(DataLoader(data, bs, collate_fn=lambda o: tuple(zip(*o))))
     assert len(res) == 6 and res.top_losses(6)[1].tolist() == [*range(6)]
     assert [dict(o) for o in res.show(3).captions] == [
-        {'#': str(i), 'target': str(i), 'predicted': '1', 'wrong boxes': '2'} for i in range(3)]
+        {'#': str(i), 'target': str(i), 'predicted': '1'} for i in range(3)]
 
 class Graphs:
     "As batches of torch_geometric"

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
-from .pictures import are_boxes, n_wrong
 from .samples import are_samples, batch_parts
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
@@ -147,18 +146,17 @@ class Collect(Hook):
         return [o.result() if o.kind else None for o in (self.preds, self.targs)]
 
 # %% ../../nbs/look/11_losses.ipynb #da997732
-def loss_of(learn: Learner, loss: Callable | None, min_score: float = .5) -> tuple[Callable, bool]:
+def loss_of(learn: Learner, loss: Callable | None) -> tuple[Callable, bool]:
     "Return a function of (learn, number of samples) → losses, and whether it needs batches of one"
     if loss is not None: return lambda learn, n: loss(learn.pred, learn.result.get('targ')), False
     is_own = learn.is_own('train_step') or learn.is_own('eval_step')
-    if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn, min_score)[None], True
+    if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn)[None], True
     def alone(learn, n): return _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n)
     return alone, False
 
-def _own_loss(learn, min_score):
-    "Return a step's loss for one sample; without one nan, or a detector's wrong boxes"
-    loss, *found = map(learn.result.get, ('loss', 'pred', 'targ'))
-    if loss is None and all(map(are_boxes, found)): return n_wrong(*(o[0] for o in found), min_score)
+def _own_loss(learn):
+    "Return a step's loss for one sample; nan without one"
+    loss = learn.result.get('loss')
     return _single(torch.as_tensor(math.nan if loss is None else loss))
 
 def batches_of(dl: Any) -> Iterator[Any]:

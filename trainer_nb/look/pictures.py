@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['Drawing', 'encoded', 'draw_picture', 'channel_dim', 'channels_last', 'as_images', 'draw_signal', 'wav', 'is_mask',
-           'overlay', 'shares', 'legend', 'are_boxes', 'objects', 'match', 'n_wrong', 'boxes_fit', 'draw_boxes',
-           'box_legend', 'average_precision']
+           'overlay', 'shares', 'legend', 'are_boxes', 'objects', 'boxes_fit', 'draw_boxes', 'box_legend']
 
 # %% ../../nbs/look/00_pictures.ipynb #88a65baf
 from base64 import b64encode
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import needed
 from ..draw import COLORS, GREY, html_img
 
 # %% ../../nbs/look/00_pictures.ipynb #d73b6a92
@@ -178,29 +176,6 @@ def objects(x: Mapping, min_score: float = 0.) -> tuple[Tensor, Tensor, Tensor|N
     at = at[scores[at] >= min_score]
     return boxes[at].float(), labels[at], scores[at].float()
 
-# %% ../../nbs/look/00_pictures.ipynb #d7fd808a
-def _overlap(a: Tensor, b: Tensor) -> Tensor:
-    "Compute the intersection over union of boxes, (n, 4) and (m, 4): (n, m)"
-    low, high = torch.maximum(a[:, None, :2], b[:, :2]), torch.minimum(a[:, None, 2:], b[:, 2:])
-    def area(sides): return sides.clamp(min=0).prod(-1)
-    both = area(high - low)
-    either = area(a[:, None, 2:] - a[:, None, :2]) + area(b[:, 2:] - b[:, :2]) - both
-    return torch.where(either > 0, both/either, 0.)
-
-def match(pred: Mapping, targ: Mapping, min_score: float = .5) -> tuple[Tensor, Tensor]:
-    "Return which predicted boxes find an object, (k,) bool, by score, and which objects are found"
-    boxes, labels, _ = objects(pred, min_score)
-    true, ids, _ = objects(targ)
-    hits, found = (torch.zeros(len(o), dtype=torch.bool) for o in (boxes, true))
-    for i, shares in enumerate(_overlap(boxes, true)*(labels[:, None] == ids)):
-        shares[found] = 0.
-        if len(shares) and shares.max() >= .5: hits[i] = found[shares.argmax()] = True
-    return hits, found
-
-def n_wrong(pred: Mapping, targ: Mapping, min_score: float = .5) -> Tensor:
-    "Count the objects that are not found, and the boxes that find none"
-    return sum((~o).sum() for o in match(pred, targ, min_score)).float()
-
 # %% ../../nbs/look/00_pictures.ipynb #f0721d30
 def _frame(draw, box, color, dash):
     for axis, at in (0, box[1]), (0, box[3]), (1, box[0]), (1, box[2]):
@@ -255,21 +230,3 @@ def box_legend(min_score: float) -> str:
     def line(color, text): return f'<span style="color:{color}">{text}</span>'
     return (f'<div><small>{line(_TRUE, "━━")} target &nbsp; {line(_PREDICTED, "╍╍")} '
             f'predicted, with a score of at least {min_score:g}</small></div>')
-
-# %% ../../nbs/look/00_pictures.ipynb #6d8102ec
-def average_precision(preds: list, targs: list, ids: list[int]) -> dict[str, Tensor]:
-    "Compute the average precision of classes, (n,) each, over IoU from 0.5 to 0.95, and at 0.5"
-    for o in 'torchmetrics', 'pycocotools': needed(o, 'mAP', 'detection')
-    from torchmetrics.detection import MeanAveragePrecision
-    def named(x):
-        parts = zip(('boxes', 'labels', 'scores'), objects(x))
-        return {k: o for k, o in parts if o is not None}
-    res = {}
-    for name, limits in ('ap', None), ('ap_50', [.5]):
-        metric = MeanAveragePrecision(iou_thresholds=limits, class_metrics=True)
-        metric.update([*map(named, preds)], [*map(named, targs)])
-        out = metric.compute()
-        values = dict(zip(*(out[k].reshape(-1).tolist() for k in ('classes', 'map_per_class'))))
-        res[name] = torch.tensor([values.get(i, -1.) for i in ids], dtype=torch.float64)
-        res[name][res[name] < 0] = torch.nan        # of a class without an object
-    return res

@@ -69,9 +69,8 @@ def is_positive(loss_fn: Any, pred: Tensor) -> Tensor:
 
 # %% ../../nbs/look/15_predictions.ipynb #b0978e2c
 def task_of(results: Any) -> str:
-    "Recognize 'classes', 'labels', 'regression' or 'boxes'"
+    "Recognize 'classes', 'labels' or 'regression'; raises ValueError for anything else"
     p, t = results.pred, results.targ
-    if are_boxes(p) and are_boxes(t): return 'boxes'
     if not isinstance(p, Tensor) or not isinstance(t, Tensor):
         raise ValueError(f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
                          'expected tensors; learn.results(keep=f) can reduce predictions to one')
@@ -91,8 +90,7 @@ def task_of(results: Any) -> str:
 # %% ../../nbs/look/15_predictions.ipynb #53553854
 _OTHER_TASKS = {
     'labels': 'samples have several labels each, and no single class: report() scores each label',
-    'regression': 'the targets are float, as in a regression: report() shows residuals',
-    'boxes': 'a picture has several boxes, and no single class: report() scores them'}
+    'regression': 'the targets are float, as in a regression: report() shows residuals'}
 
 def class_ids(results: Any) -> tuple[Tensor, Tensor]:
     "Return (predicted, target) class ids, (n,) int64, without targets below 0 or at `ignore_index`"

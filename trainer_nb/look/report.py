@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..draw import GREY, html_table, new_figure, text_table
 from .confusion import count_confusion, html_figure
-from .pictures import average_precision, match, objects
 from .predictions import is_positive, meaning, task_of
 
 # %% ../../nbs/look/14_report.ipynb #8ae774f1
@@ -37,10 +36,10 @@ def regression_scores(pred: Tensor, targ: Tensor) -> dict[str, Tensor]:
 
 # %% ../../nbs/look/14_report.ipynb #2326ef88
 def _averages(scores):
-    "Average scores over classes: each the same, and by support; nan does not count"
+    "Average scores over classes: each the same, and by support"
     support, rows = scores['support'], []
     for name, w in ('mean', torch.ones_like(support)), ('mean by support', support):
-        means = {k: (v*w).nansum()/w[~v.isnan()].sum().clamp(min=1) for k, v in scores.items()}
+        means = {k: (v*w).sum()/w.sum().clamp(min=1) for k, v in scores.items()}
         means['support'] = support.sum()
         rows.append({'name': name, **{k: v.item() for k, v in means.items()}})
     return rows
@@ -79,7 +78,7 @@ class Report:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        shares = 'precision', 'recall', 'f1', 'dice', 'iou', 'ap', 'ap_50'
+        shares = 'precision', 'recall', 'f1', 'dice', 'iou'
         formats = {'support': ',.0f', **dict.fromkeys(shares, '.3f')}
         def cell(k, o): return format(o[k], formats.get(k, '.4g')) if k in o else ''
         rows = _shown(self.rows) + (_averages(self.scores) if self.means else [])
@@ -100,22 +99,6 @@ class Report:
         return f'{res}<br><div>largest losses</div>{self.worst._repr_html_()}'
 
 # %% ../../nbs/look/14_report.ipynb #7e7bf447
-def _box_report(results):
-    preds, targs, look = results.pred, results.targ, results.look
-    labels = torch.cat([objects(o, look.min_score)[1] for o in preds])
-    ids = torch.cat([objects(o)[1] for o in targs])
-    pairs = [match(p, t, look.min_score) for p, t in zip(preds, targs)]
-    hits, seen = map(torch.cat, zip(*pairs))
-    names = torch.cat([labels, ids]).unique().tolist()
-    def count(ids): return torch.tensor([(ids == i).sum().item() for i in names])
-    scores = _class_scores(count(ids[seen]), count(labels[~hits]), count(ids[~seen]))
-    title = (f'{len(ids):,} boxes in {len(targs):,} pictures; those with a score of at least '
-             f'{look.min_score:g} count, and find a box at an IoU of 0.5')
-    try: aps = average_precision(preds, targs, names) if all('scores' in o for o in preds) else {}
-    except ImportError as e: aps, title = {}, f'{title}. {e}'
-    if aps: title += f'; mAP {aps["ap"].nanmean():.3f}, at an IoU of 0.5 {aps["ap_50"].nanmean():.3f}'
-    return Report({**aps, **scores}, [look.name(i) for i in names], title)
-
 _POINTS = 2000   # residuals to draw; of more, every k-th is drawn
 _MANY = 20       # outputs of a regression with a row each; for more, their mean
 
@@ -141,7 +124,6 @@ def make_report(results: Any) -> Report:
     "Compute precision, recall, F1, support by class or label; residuals and R² of a regression"
     task = task_of(results)
     if task == 'regression': return _regression_report(results)
-    if task == 'boxes': return _box_report(results)
     if task == 'classes':
         c = count_confusion(results)
         n, tp = c.counts, c.counts.diagonal()

@@ -93,14 +93,11 @@ class Results:
     loss_fn: Any = None     # tells logits from probabilities
     are_scores: bool = True     # a loss function without weights took the predictions
     is_given: bool = True       # batches hold the targets, rather than the step makes them
-    by: str = 'loss'        # what `loss` holds: 'wrong boxes' of a detector whose step returns none
 
     def __len__(self): return len(self.loss)
 
     def __repr__(self):
-        values = dict(self.metrics)
-        if self.by != 'loss': values[self.by] = self.loss.mean().item()
-        values = ', '.join(f'{k} {format_value(v)}' for k, v in values.items())
+        values = ', '.join(f'{k} {format_value(v)}' for k, v in self.metrics.items())
         return f'Results of {len(self):,} samples: {values}'
 
     def top_losses(self,
@@ -122,7 +119,7 @@ class Results:
         found = [_sample(self, i, batch) for i, batch in zip(at, self.reader.read(at))]
         return SampleView([o for o, _ in found], [caption for _, caption in found], self.look)
 
-    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression', 'boxes'; or ValueError
+    def task(self) -> str:  # 'classes', 'labels' (several by sample), 'regression'; or ValueError
         "Recognize the task from shapes, dtypes and the loss function"
         return task_of(self)
 
@@ -136,7 +133,7 @@ class Results:
         "Count which class was predicted for which"
         return count_confusion(self, n_classes)
 
-    def report(self) -> Report:  # boxes of `min_score` count; for mAP, trainer_nb[detection], all
+    def report(self) -> Report:         # raises ValueError for what is none of these tasks
         "Compute precision, recall, F1, support by class or label; residuals and R² of a regression"
         return make_report(self)
 
@@ -214,7 +211,7 @@ def _words(res, i, masks=()):
 
 def _caption(res, i, masks=(), is_drawn=False):
     words = [] if is_drawn else _words(res, i, masks)
-    loss = [] if res.loss.isnan().all() else [(res.by, format_value(res.loss[i]))]
+    loss = [] if res.loss.isnan().all() else [('loss', format_value(res.loss[i]))]
     return [('#', str(i)), *words, *loss]
 
 def _sample(res, i, batch):
@@ -255,7 +252,7 @@ def results_of(learn: Learner,
     std: Any = None,
     columns: Sequence|None = None,
     rate: int|None = None,
-    min_score: float = .5,          # of predicted boxes to show and count
+    min_score: float = .5,          # of predicted boxes to show
 ) -> Results:
     "Return predictions, targets and losses of each sample, in evaluation mode"
     with folded():
@@ -267,12 +264,10 @@ def results_of(learn: Learner,
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
         if classes is None: classes = class_names(learn, dl)
         look = Look(classes, decode, mean, std, columns, rate, min_score)
-        get_losses, is_single = loss_of(learn, loss, min_score)
+        get_losses, is_single = loss_of(learn, loss)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         try: metrics, losses = _run(learn, dl, collect, is_single)
         finally: set_rng_states(states, dl)
         pred, targ = collect.outputs()
-        has_loss = loss is not None or any(k.endswith('loss') for k in metrics)
-        by = 'wrong boxes' if not has_loss and are_boxes(pred) else 'loss'
         return Results(pred, targ, losses, metrics, look, _Rereader(dl, states), learn.loss_fn,
-                       keep is not None or not trains_loss(learn), collect.given, by)
+                       keep is not None or not trains_loss(learn), collect.given)
