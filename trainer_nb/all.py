@@ -33,7 +33,7 @@ from trainer_nb.show import (
 )
 from .learner import Learner, load_learner
 from trainer_nb.look import (
-    BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Spikes, Summary
+    BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Summary
 )
 from .parallel import Accelerate, ProcessFailed
 from trainer_nb.runs import (
