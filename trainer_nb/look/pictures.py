@@ -29,10 +29,6 @@ class Drawing:
     width: int = 0          # in CSS pixels
     sound: bytes = b''      # WAV
 
-    def __post_init__(self):
-        if self.kind not in ('png', 'jpeg'):
-            raise ValueError(f"kind is {self.kind!r}: expected 'png' or 'jpeg'")
-
     def html(self, plays: bool = True) -> str:
         "Write it as HTML; `plays`: with a player for the sound"
         res = ''
