@@ -57,7 +57,7 @@ def test_boxes_on_pictures_of_several_sizes(kind, n):
         found = [rows[0] + 26, rows[-1], columns[0], columns[-1]]
         assert found == pytest.approx([30*times, 90*times, 20*times, (60 + i)*times], abs=4)
 
-def test_pairs_of_sentences_and_sounds():
+def test_pairs_of_sentences_and_signals():
     net = nn.Linear(2, 1)
     def shown(x, **kwargs):
         learn = Learner(net, [(x, torch.tensor([0, 1, 1]))], display=False, device='cpu',
@@ -67,9 +67,7 @@ def test_pairs_of_sentences_and_sounds():
     assert 'a | b' in shown([('a', 'b'), ('c', 'd'), ('e', 'f')])[0]
     text = shown((['a', 'c', 'e'], ['b', 'd', 'f']))[0]
     assert 'x.0' in text and 'x.1' in text
-    html = shown(torch.randn(3, 800), rate=8000, n=2)[1]
-    assert html.count('<audio controls') == html.count('0.1 s') == 2
-    assert '<audio' not in shown(torch.randn(3, 800))[1]
+    assert shown(torch.randn(3, 800), n=2)[1].count('<img') == 2
 
 
 # Boxes

@@ -123,7 +123,6 @@ def show_batch(learn: Learner,
     mean: Any = None,      # normalization of pictures to undo, x*std + mean: a number, or one by channel
     std: Any = None,
     columns: Sequence|None = None,   # names of the fields of a table
-    rate: int|None = None,           # of signals that are sounds, in Hz: each gets a player
 ) -> BatchView:
     "Show what the model sees: the next batch, drawn and described; the learner does not change"
     with folded():
@@ -132,7 +131,7 @@ def show_batch(learn: Learner,
         if dl is None:
             raise ValueError(f'there is no {name}: pass one to Learner, or set learn.{name}')
         if classes is None: classes = class_names(learn, dl)
-        look = Look(classes, decode, mean, std, columns, rate)
+        look = Look(classes, decode, mean, std, columns)
         found = []
         def grab(learn):
             found.append(learn.batch)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
-from .samples import are_samples, batch_parts
+from .samples import are_samples
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -117,7 +117,6 @@ class Collect(Hook):
         names = 'predictions', 'targets', 'losses'
         self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
         self.texts = [], []     # predictions (n_classes, length) and targets (length,) of models of texts
-        self.given = None       # whether the first batch holds its target, rather than the step makes it
 
     def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
@@ -128,9 +127,6 @@ class Collect(Hook):
             f'the losses of {n} samples have shape {tuple(losses.shape)}: expected one for each sample')
         self.losses.add(losses, sizes)
         pred, targ = learn.pred, result.get('targ')
-        if self.given is None:
-            inputs, targets = batch_parts(learn.batch)
-            self.given = any(o is targ for o in (*inputs.values(), *targets.values()))
         if self.keep is not None: pred = None if pred is None else self.keep(pred)
         elif not isinstance(pred, Tensor): pred, targ = as_scores(pred, targ)
         is_text = isinstance(pred, Tensor) and pred.ndim == 3 and pred is not learn.pred and self.keep is None

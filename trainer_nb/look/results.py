@@ -92,7 +92,6 @@ class Results:
     reader: Any             # `read(positions)` → batches of one sample
     loss_fn: Any = None     # tells logits from probabilities
     are_scores: bool = True     # a loss function without weights took the predictions
-    is_given: bool = True       # batches hold the targets, rather than the step makes them
 
     def __len__(self): return len(self.loss)
 
@@ -162,16 +161,6 @@ class TopLosses(tuple):
     def __repr__(self): return repr(self._view()[0])
 
 # %% ../../nbs/look/03_results.ipynb #65acca34
-def _check_target(res, i, parts):
-    "Refuse samples that are not those of the pass; any part of a batch may be the target"
-    if not isinstance(res.targ, Tensor) or not res.is_given: return
-    then, found = res.targ[i], [o[0].cpu() for o in parts if isinstance(o, Tensor) and o.ndim]
-    found = [o for o in found if o.shape == then.shape]
-    if not found or any(torch.equal(o, then.to(o.dtype)) for o in found): return
-    raise ValueError(f'sample {i} has another target than in the pass of these results: '
-                     'the loader yields other samples, or in another order; '
-                     'call learn.results() again')
-
 def _drawn_with(res, i, picture):
     "Return what is drawn over the picture of a sample, class ids or boxes, and pictures beside it"
     pred, targ = res.pred, res.targ
@@ -216,8 +205,7 @@ def _caption(res, i, masks=(), is_drawn=False):
 
 def _sample(res, i, batch):
     "Return a sample that was read again, with what belongs to its picture, and its caption"
-    inputs, targets = batch_parts(batch)
-    _check_target(res, i, [*targets.values(), *inputs.values()])
+    inputs, _ = batch_parts(batch)
     sample = Sample({k: sample_of(v, 0, 1) for k, v in inputs.items()})
     over, beside = _drawn_with(res, i, sample.get(sample.drawn))
     masks = sample.masks(over)
@@ -246,12 +234,11 @@ def results_of(learn: Learner,
     loss: Callable|None = None,     # `f(pred, targ)` → (n,); None: `loss_fn` without reduction, or
                                     # your own step, or a model with its own loss, in batches of one
     keep: Callable|None = None,     # a batch's predictions → what to keep: `lambda p: p.argmax(1)`
-    classes: Sequence|Mapping|None = None,      # this and the next five as in `show_batch`
+    classes: Sequence|Mapping|None = None,      # this and the next four as in `show_batch`
     decode: Callable|None = None,
     mean: Any = None,
     std: Any = None,
     columns: Sequence|None = None,
-    rate: int|None = None,
     min_score: float = .5,          # of predicted boxes to show
 ) -> Results:
     "Return predictions, targets and losses of each sample, in evaluation mode"
@@ -263,11 +250,11 @@ def results_of(learn: Learner,
         dtype = next((p.dtype for p in learn.model.parameters() if p.is_floating_point()), None)
         dl = as_loader(dl, learn.bs, False, learn.device, dtype)
         if classes is None: classes = class_names(learn, dl)
-        look = Look(classes, decode, mean, std, columns, rate, min_score)
+        look = Look(classes, decode, mean, std, columns, min_score)
         get_losses, is_single = loss_of(learn, loss)
         collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
         try: metrics, losses = _run(learn, dl, collect, is_single)
         finally: set_rng_states(states, dl)
         pred, targ = collect.outputs()
         return Results(pred, targ, losses, metrics, look, _Rereader(dl, states), learn.loss_fn,
-                       keep is not None or not trains_loss(learn), collect.given)
+                       keep is not None or not trains_loss(learn))

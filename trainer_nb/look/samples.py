@@ -118,8 +118,6 @@ def _check(look):
     if look.decode is not None and not callable(look.decode):
         raise TypeError(f'decode is {look.decode!r}: expected a function of a list of token ids, '
                         'such as tokenizer.decode')
-    if look.rate is not None and not look.rate > 0:
-        raise ValueError(f'rate is {look.rate!r}: expected Hz, above 0')
     is_known = look.classes is None or hasattr(look.classes, '__getitem__')
     if isinstance(look.classes, str) or not is_known: raise TypeError(
         f'classes is {look.classes!r}: expected a list of names, or a dict of class id to name')
@@ -133,7 +131,6 @@ class Look:
     mean: Any = None            # of the normalization to undo: a number, or one for each channel
     std: Any = None
     columns: Sequence|None = None           # names of the fields of a table
-    rate: int|None = None                   # of signals that are sounds, in Hz
     min_score: float = .5                   # of predicted boxes
 
     def __post_init__(self): _check(self)
@@ -240,7 +237,7 @@ def grid(samples: list[Sample], captions: list[list[tuple[str, str]]], look: Loo
     if kind in ('fields', 'value', 'text', 'tokens'): return html_table(sample_table(samples, captions, look))
     shown, widths, about = [o.get(name) for o in samples], [200]*len(samples), ''
     if kind == 'image': cells, widths, about = _pictures(samples, shown, look)
-    else: cells = [draw_signal(o, look.rate).html() if kind == 'signal' else '' for o in shown]
+    else: cells = [draw_signal(o).html() if kind == 'signal' else '' for o in shown]
     boxes = ''.join(map(_box, cells, captions, widths))
     style = 'display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start'
     return f'<div style="{style}">{boxes}</div>{about}'
