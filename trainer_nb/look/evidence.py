@@ -64,7 +64,7 @@ class _Watch(Hook):
         self.names = {p: name for name, p in model.named_parameters()}
         self.losses, self.grads = [], {}
         self.pred, self.has_targ = None, False
-        self.began_in = {}      # module → its mode when the first step begins, after hooks have set it
+        self.began_in = {}      # module → its mode when the first step begins
         self.step_s = None      # seconds that the last step took
         self.refusal = None     # what a fit raises for the first batch
         self.reached = None     # did a gradient reach the prediction? None: it cannot get one
