@@ -95,12 +95,9 @@ TERMS = _listed({   # page, or page#section → terms
     'save/09_best': 'save best model, best model, load best model, best weights, best checkpoint, keep best, '
                     'ModelCheckpoint, save_best_only',
     'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
-    'look/16_folds': 'k-fold, kfold, k-fold cross-validation, cross-validation, cross validation, StratifiedKFold, '
-                     'GroupKFold',
     'howto/16_everyday': 'recipes, everyday recipes',
     'howto/16_everyday#predict-one-image': 'predict one image, predict a single sample, single image',
     'howto/16_everyday#use-the-model-without-this-library': 'inference without the library, production',
-    'howto/16_everyday#cross-validate-and-predict-with-an-ensemble': 'ensemble, ensembles, model averaging',
     'howto/16_everyday#write-a-loss-of-your-own-or-weigh-classes': 'custom loss function, focal loss',
     'show/04_lr_find': 'learning rate finder, lr finder, find learning rate',
     'show/06_batch_size': 'batch size finder, find batch size, largest batch, auto batch size',

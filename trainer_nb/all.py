@@ -33,8 +33,7 @@ from trainer_nb.show import (
 )
 from .learner import Learner, load_learner
 from trainer_nb.look import (
-    BatchView, Confusion, CrossValidation, Diagnosis, Report, Results, Samples, SampleView,
-    Spikes, Summary, cross_validate
+    BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Summary
 )
 from .parallel import Accelerate, ProcessFailed
 from trainer_nb.runs import (
@@ -57,7 +56,7 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
     'Controls', 'Display', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'Samples', 'cross_validate',
+    'Samples',
     'Accelerate', 'ProcessFailed',
     'Fingerprint', 'Ray', 'Run', 'Slurm', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]

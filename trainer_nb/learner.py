@@ -85,10 +85,9 @@ class Learner(BareLearner):
         return average_hook(self)
 
     @property
-    def spikes(self):   # `Spikes`
+    def spikes(self):   # list of dicts: 'epoch', 'batch_idx', 'indices', 'why', 'limit', values, 'action'
         "The batches that `SpikeGuard` noted or left out"
-        from trainer_nb.look.batch import spikes_of
-        return spikes_of(self)
+        return self.history.spikes
 
     def _explain(self, e):
         from trainer_nb.look.mistakes import explain

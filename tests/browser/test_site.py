@@ -153,9 +153,9 @@ FOUND = {       # what people type → the page that comes first
     'segmentation': 'lessons/04_segmentation', 'dice': 'lessons/04_segmentation', 'iou': 'lessons/04_segmentation',
     'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
     'top losses': 'look/03_results', 'onnx': 'save/06_export', 'profiler': 'features/08_profile',
-    'save best model': 'save/09_best', 'export onnx': 'save/06_export', 'k-fold': 'look/16_folds',
+    'save best model': 'save/09_best', 'export onnx': 'save/06_export',
     'time series': 'lessons/05_forecasting', 'hugging face': 'lessons/03_text', 'lora': 'lessons/06_adapters',
-    'peft': 'lessons/06_adapters', 'timm': 'lessons/07_pretrained', 'ensemble': 'howto/16_everyday',
+    'peft': 'lessons/06_adapters', 'timm': 'lessons/07_pretrained',
     'predict one image': 'howto/16_everyday', 'class weights': 'start/04_faq',
 }
 FIRST = '''query => {      // as `Search.query` does, which shows the last result first

@@ -1,33 +1,26 @@
-"""Set-ups for `learn.doctor()`: forty with one bug each, 21 healthy; and bugs that came after the checks
-
-Fifteen of the latter try what the checks do not know; `EACH` has one for each check that the others do not need.
+"""Set-ups for `learn.doctor()`: some with one bug each, 21 healthy
 
 A bug is a function that makes a `Learner`, with the names of the findings that name it, and where it was reported. Bugs
 without a link are of the kinds in the taxonomy of Humbatova et al. (2020, arXiv:1910.11015).
 """
-import time
 from functools import cache, partial
 
 import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from trainer_nb.all import (AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Learner, Metric, OneCycle, accuracy,
-                            set_seed)
+from trainer_nb.all import AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Learner, OneCycle, accuracy, set_seed
 
-BUGS, LATER, EACH = {}, {}, {}          # name → (function, names of findings, source)
-HEALTHY = {}                            # name → function
-MISSED = {'labels_of_other_samples', 'one_hot_of_target_among_inputs'}
+BUGS = {}           # name → (function, names of findings, source)
+HEALTHY = {}        # name → function
 
-def bug(*names, source='', to=BUGS, **made):
+def bug(*names, source='', **made):
     "Keep functions by name, as keyword arguments or as a decorator"
     def keep(f, name=''):
-        to[name or f.__name__] = f, set(names), source and f'https://github.com/{source}'
+        BUGS[name or f.__name__] = f, set(names), source and f'https://github.com/{source}'
         return f
     for name, f in made.items(): keep(f, name)
     return keep
-
-later, each = partial(bug, to=LATER), partial(bug, to=EACH)
 
 def healthy(f=None, **made):
     HEALTHY.update(made or {f.__name__: f})
@@ -99,21 +92,28 @@ class Net(nn.Module):
 
 bug('double_softmax', source='illiterate/BertClassifier/issues/2',
     softmax_before_cross_entropy=lambda: make(mlp(10, nn.Softmax(1))))
-
+bug('double_softmax', softmax_function_in_forward=lambda: make(
+    Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1)))
 bug('double_sigmoid', source='avBuffer/UNet3plus_pth/issues/23', sigmoid_before_bce_with_logits=lambda: make(
     mlp(1, nn.Sigmoid()), y=binary(), loss_fn=F.binary_cross_entropy_with_logits))
 bug('not_log_probabilities', source='AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9',
     nll_of_a_softmax=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=F.nll_loss))
-bug('samples_interact', source='perone/euclidesdb/issues/2',
-    softmax_over_the_batch=lambda: make(Net(after=lambda x: F.log_softmax(x, 0)), loss_fn=F.nll_loss))
-bug('clipped_output', source='huyng/tensorflow-vgg/issues/13', relu_on_logits=lambda: make(mlp(10, nn.ReLU())))
-bug('clipped_output', source='ProteomicsML/ProteomicsML/pull/203',
-    relu_on_a_regression=lambda: make(mlp(1, nn.ReLU()), y=price(), loss_fn=F.mse_loss))
-bug('negative_loss', 'metric_disagrees', source='kmkurn/pytorch-crf/issues/27',
-    loss_without_its_minus=lambda: make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean()))
+bug('not_log_probabilities', nll_of_logits=lambda: make(loss_fn=F.nll_loss))
+bug('no_gradient', cross_entropy_of_one_logit=lambda: make(mlp(1), y=binary()))
+bug('loss_not_finite',
+    log_of_zero=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=lambda p, y: -(p*F.one_hot(y, 10)).log().mean()),
+    root_of_zero=lambda: make(
+        mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().mean() + 1e-3*(p - p).sqrt().mean()))
 
-bug('metric_disagrees', accuracy_over_the_wrong_dimension=lambda: make(
-    metrics=Metric(lambda p, y: (p.argmax(0)[:len(y)] == y[:p.size(1)]).float().mean(), name='accuracy')))
+def weights_and(loss):
+    "A loss of the weights, and something without a gradient"
+    model = mlp()
+    return make(model, loss_fn=lambda pred, y: loss(pred, y) + .01*sum(p.square().sum() for p in model.parameters()))
+
+bug('detached_loss',
+    loss_of_the_weights_only=lambda: weights_and(lambda pred, y: F.cross_entropy(pred.detach(), y)),
+    loss_of_an_argmax=lambda: weights_and(lambda pred, y: (pred.argmax(1) != y).float().mean()))
+bug('step_fails', loss_without_a_gradient=lambda: make(loss_fn=lambda pred, y: F.cross_entropy(pred.detach(), y)))
 
 
 # parameters, gradients and optimizers
@@ -141,19 +141,21 @@ def optimizer_made_before_the_head():
     model.append(nn.Linear(64, 10))
     return make(model, optim=opt, lr=None)
 
-bug('no_gradient', source='pytorch/pytorch/issues/40983',
-    detached_features=lambda: make(Net(between=lambda x: x.detach().relu())))
-
 class Unused(Net):
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(64, 64)
 
-def with_weights(init, *args, bias=None, at=(0, 2)):
+class NoGrad(Net):
+    def forward(self, x):
+        with torch.no_grad(): h = self.body(x).relu()
+        return self.head(h)
+
+def with_weights(init, bias=None, at=(0, 2)):
     "A network whose weights, and biases, are set by hand"
     model = mlp()
     for i in at:
-        init(model[i].weight, *args)
+        init(model[i].weight)
         if bias is not None: bias(model[i].bias)
     return model
 
@@ -162,22 +164,20 @@ def frozen(i):
     model[i].requires_grad_(False)
     return model
 
-bug('no_gradient', layer_that_nobody_calls=lambda: make(Unused))
-bug('no_gradient', 'symmetric', source='wagonhelm/NaNmnist/issues/2',
+bug('no_gradient', source='pytorch/pytorch/issues/40983',
+    detached_features=lambda: make(Net(between=lambda x: x.detach().relu())))
+bug('no_gradient', source='wagonhelm/NaNmnist/issues/2',
     weights_of_zero=lambda: make(with_weights(nn.init.zeros_, bias=nn.init.zeros_)))
-bug('vanishing', deep_and_sigmoid=lambda: make(nn.Sequential(
-    nn.Linear(64, 32), *[f() for f in [nn.Sigmoid, lambda: nn.Linear(32, 32)]*10], nn.Linear(32, 10))))
-bug('frozen_head', frozen_head=lambda: make(frozen(2)))
-bug('lr', lr_of_adam_far_too_high=lambda: make(lr=1.))
-bug('lr', lr_of_sgd_far_too_low=lambda: make(optim=torch.optim.SGD, lr=1e-8))
-bug('no_progress', optimizer_that_maximizes=lambda: make(optim=partial(torch.optim.SGD, maximize=True), lr=.1))
-bug('weight_decay', weight_decay_far_too_strong=lambda: make(optim=partial(torch.optim.Adam, weight_decay=5.)))
-bug('no_progress', clipped_to_nothing=lambda: make(optim=torch.optim.SGD, lr=.05, hooks=[GradClip(1e-7)]))
-
-bug('initial_loss', weights_far_too_large=lambda: make(with_weights(nn.init.normal_)))
+bug('no_gradient', layer_that_nobody_calls=lambda: make(Unused), no_grad_body=lambda: make(NoGrad),
+    argmax_in_the_middle=lambda: make(Net(between=lambda x: F.one_hot(x.argmax(1), 64).float())))
+bug('cannot_overfit',
+    outputs_of_almost_nothing=lambda: make(Net(after=lambda x: x*1e-4)),
+    lr_of_sgd_far_too_low=lambda: make(optim=torch.optim.SGD, lr=1e-8),
+    optimizer_that_maximizes=lambda: make(optim=partial(torch.optim.SGD, maximize=True), lr=.1),
+    clipped_to_nothing=lambda: make(optim=torch.optim.SGD, lr=.05, hooks=[GradClip(1e-7)]))
 
 
-# modes and randomness
+# modes
 
 def step_in(training, part=lambda model: model):
     "A step that switches the model, or a part of it, to a mode"
@@ -191,12 +191,8 @@ bug('wrong_mode', source='fartashf/vsepp/issues/4',
     step_in_evaluation_mode=lambda: make(lambda: nn.Sequential(nn.Dropout(.2), mlp()), **step_in(False)))
 bug('wrong_mode', source='wolny/pytorch-3dunet/issues/53', validation_in_training_mode=lambda: make(
     lambda: nn.Sequential(mlp(64), nn.Dropout(.2), nn.Linear(64, 10)), **step_in(True)))
-bug('random_in_eval', source='colehurwitz/IBL_MtM_model/pull/13',
-    dropout_as_a_function=lambda: make(Net(between=lambda x: F.dropout(x.relu(), .3))))
-bug('samples_interact', source='zhouhaoyi/Informer2020/issues/59',
-    view_for_a_transpose=lambda: make(Net(between=lambda x: x.relu().view(64, -1).contiguous().t())))
-bug('batch_of_one', source='fastai/fastai/issues/1352', last_batch_of_one=lambda: make(
-    nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 10)), train=rows(0, 321)))
+bug('wrong_mode', batchnorm_in_eval_in_step=lambda: make(
+    lambda: nn.Sequential(nn.BatchNorm1d(64), mlp()), **step_in(False, lambda model: model[0])))
 
 
 # data
@@ -205,41 +201,32 @@ bug('not_normalized', source='kratzert/finetune_alexnet_with_tensorflow/issues/7
     pixels_to_255=lambda: make(x=digits()[0]*90 + 120))
 bug('not_normalized', source='pkmital/pycadl/pull/5',
     divided_by_255_twice=lambda: make(x=(digits()[0].clip(-1) + 1)/255/255))
-
+bug('not_normalized', one_column_in_millions=lambda: make(x=changed(digits()[0], column(5), digits()[0][:, 5]*1e6)))
 bug('nan_inputs', source='vanvalenlab/deepcell-toolbox/issues/71', normalized_by_a_deviation_of_zero=lambda: make(
     x=changed(digits()[0], slice(None, None, 40), float('nan'))))
+bug('nan_targets', gaps_in_the_targets=lambda: make(
+    mlp(1), y=changed(price(), slice(None, None, 40), float('nan')), loss_fn=lambda p, y: (p - y).square().nanmean()))
+bug('constant_inputs', dataset_ignores_its_index=lambda: make(x=digits()[0][:1].expand(400, -1).clone()))
+bug('constant_targets', one_label_for_all=lambda: make(y=torch.full((400,), 3)))
 bug('not_shuffled', source='Deci-AI/super-gradients/issues/416', sorted_and_not_shuffled=lambda: make(
     train=DataLoader(TensorDataset(*in_order(*rows(0, 320), rows(0, 320)[1])), 32)))
+
+@bug('not_shuffled')
+def sorted_regression():
+    x, y = in_order(digits()[0][:320], price()[:320], price()[:320, 0])
+    return make(mlp(1), train=DataLoader(TensorDataset(x, y), 32), valid=(digits()[0][320:], price()[320:]),
+                loss_fn=F.mse_loss)
+
 bug('valid_in_train', source='marin-community/marin/pull/2700',
     validation_overlaps_training=lambda: make(valid=rows(240, 360)))
-
-@bug('other_classes')
-def split_without_shuffling():
-    train, valid = split(*in_order(*digits(), digits()[1]))
-    return make(train=train, valid=valid)
-
-def valid_with(f):
-    x, y = rows(320, 400)
-    return make(valid=(f(x), y))
-
-bug('train_valid_differ', validation_not_normalized=lambda: valid_with(lambda x: x*6 + 5))
-bug('leak', target_among_the_inputs=lambda: make(x=changed(digits()[0], column(0), digits()[1])))
+bug('valid_in_train', validation_is_training=lambda: make(valid=rows(0, 320)))
 bug('targets_out_of_range',
-    labels_of_minus_one_and_one=lambda: make(mlp(1), y=binary()*2 - 1, loss_fn=F.binary_cross_entropy_with_logits))
+    labels_of_minus_one_and_one=lambda: make(mlp(1), y=binary()*2 - 1, loss_fn=F.binary_cross_entropy_with_logits),
+    bce_of_class_ids=lambda: make(mlp(1), y=digits()[1].float()[:, None], loss_fn=F.binary_cross_entropy_with_logits))
 bug('off_by_one', source='pyg-team/pytorch_geometric/issues/441',
     classes_from_one=lambda: make(mlp(11), y=digits()[1] + 1))
+bug('step_fails', class_ids_up_to_10_of_10=lambda: make(y=digits()[1] + 1))
 bug('unscaled_targets', prices_in_euros=lambda: make(mlp(1), y=price()*80_000 + 250_000, loss_fn=F.mse_loss))
-
-class Slow(TensorDataset):
-    def __getitem__(self, i):
-        time.sleep(.004)
-        return super().__getitem__(i)
-
-bug('slow_loader',
-    loader_slower_than_the_model=lambda: make(train=DataLoader(Slow(*split(*digits())[0]), 32, shuffle=True)))
-
-bug('mismatched', labels_of_other_samples=lambda: make(
-    y=digits()[1][torch.randperm(400, generator=torch.Generator().manual_seed(3))]))
 
 
 # healthy set-ups: usual ones, and unusual ones that look like a bug
@@ -329,74 +316,3 @@ def trained_already():
     learn = make(metrics=accuracy)
     learn.fit(8)
     return learn
-
-
-# bugs that were written when the checks stood
-
-later('double_softmax', softmax_function_in_forward=lambda: make(
-    Net(after=lambda x: x.softmax(-1)), loss_fn=nn.CrossEntropyLoss(label_smoothing=.1)))
-later('random_in_eval', noise_in_forward=lambda: make(Net(between=lambda x: (x + torch.randn_like(x)).relu())))
-later('samples_interact',
-    norm_over_the_batch=lambda: make(Net(between=lambda x: ((x - x.mean(0))/(x.std(0)+1e-5)).relu())))
-later('no_gradient', argmax_in_the_middle=lambda: make(Net(between=lambda x: F.one_hot(x.argmax(1), 64).float())))
-
-class NoGrad(Net):
-    def forward(self, x):
-        with torch.no_grad(): h = self.body(x).relu()
-        return self.head(h)
-
-later('no_gradient', no_grad_body=lambda: make(NoGrad))
-later('leak', one_hot_of_target_among_inputs=lambda: make(
-    mlp(n_in=74), x=torch.cat([digits()[0], F.one_hot(digits()[1], 10).float()], 1)))
-later('not_normalized',
-    one_column_in_millions=lambda: make(x=changed(digits()[0], column(5), digits()[0][:, 5]*1e6)))
-later('train_valid_differ', validation_times_255=lambda: valid_with(lambda x: x*255))
-later('loss_not_finite',
-    log_of_zero=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=lambda p, y: -(p*F.one_hot(y, 10)).log().mean()))
-later('lr', adam_lr_10=lambda: make(lr=10.))
-
-later('wrong_mode', batchnorm_in_eval_in_step=lambda: make(
-    lambda: nn.Sequential(nn.BatchNorm1d(64), mlp()), **step_in(False, lambda model: model[0])))
-
-@later('not_shuffled')
-def sorted_regression():
-    x, y = in_order(digits()[0][:320], price()[:320], price()[:320, 0])
-    return make(mlp(1), train=DataLoader(TensorDataset(x, y), 32), valid=(digits()[0][320:], price()[320:]),
-                loss_fn=F.mse_loss)
-
-later('valid_in_train', validation_is_training=lambda: make(valid=rows(0, 320)))
-later('constant_inputs', dataset_ignores_its_index=lambda: make(x=digits()[0][:1].expand(400, -1).clone()))
-later('targets_out_of_range',
-    bce_of_class_ids=lambda: make(mlp(1), y=digits()[1].float()[:, None], loss_fn=F.binary_cross_entropy_with_logits))
-
-
-# bugs for checks that no other one needs
-
-each('nan_targets', gaps_in_the_targets=lambda: make(
-    mlp(1), y=changed(price(), slice(None, None, 40), float('nan')), loss_fn=lambda p, y: (p - y).square().nanmean()))
-each('constant_targets', one_label_for_all=lambda: make(y=torch.full((400,), 3)))
-each('negative_loss',
-    likelihood_without_its_minus=lambda: make(loss_fn=lambda p, y: F.log_softmax(p, 1).gather(1, y[:, None]).mean()))
-each('symmetric', all_weights_equal=lambda: make(with_weights(nn.init.constant_, .01, bias=nn.init.zeros_)))
-each('cannot_overfit', outputs_of_almost_nothing=lambda: make(Net(after=lambda x: x*1e-4)))
-
-def weights_and(loss):
-    "A loss of the weights, and something without a gradient"
-    model = mlp()
-    return make(model, loss_fn=lambda pred, y: loss(pred, y) + .01*sum(p.square().sum() for p in model.parameters()))
-
-each('detached_loss',
-    loss_of_the_weights_only=lambda: weights_and(lambda pred, y: F.cross_entropy(pred.detach(), y)),
-    loss_of_an_argmax=lambda: weights_and(lambda pred, y: (pred.argmax(1) != y).float().mean()))
-
-class Clock:
-    "Noise that no seed governs"
-    def __call__(self, pred, y): return F.cross_entropy(pred, y) + (time.perf_counter_ns() % 1000)*1e-4
-
-each('not_deterministic', loss_of_the_hour=lambda: make(loss_fn=Clock()))
-
-each('leak', target_among_the_inputs_of_a_regression=lambda: make(
-    mlp(1), x=changed(digits()[0], column(7), price()[:, 0]*.5), y=price(), loss_fn=F.mse_loss))
-each('loss_not_finite', root_of_zero=lambda: make(
-    mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().mean() + 1e-3*(p - p).sqrt().mean()))
-each('clipped_output', tanh_on_a_regression=lambda: make(mlp(1, nn.Tanh()), y=price()*3, loss_fn=F.mse_loss))

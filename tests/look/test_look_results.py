@@ -7,7 +7,7 @@ import numpy as np, pytest, sklearn.metrics as sk, torch, torch.nn.functional as
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import Stream, batches, make_learner, problem, same, shuffled, weights
+from common import Stream, make_learner, problem, same, shuffled, weights
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
 from trainer_nb.look.report import regression_scores
 from trainer_nb.loop.parts import loader_for
@@ -211,21 +211,16 @@ def test_top_losses_show_labels_and_probabilities(kind):
     loss = loss_fn(pred, targ, reduction='none')
     dl = TensorLoader(torch.randn(30, 4), targ, bs=7)
     reader, names, ids = _Rereader(dl, rng_states(dl)), ['cat', '<dog>', 'eel'], chances.argmax(1)
-    losses, at = top = Results(pred, targ, loss, {}, Look(names), reader, loss_fn).top_losses(5)
-    assert torch.equal(losses, loss.topk(5)[0]) and torch.equal(top[1], loss.topk(5)[1])
-    for i, line, html in zip(at.tolist(), repr(top).splitlines()[1:], top._repr_html_().split('<tr>')[2:], strict=True):
+    res = Results(pred, targ, loss, {}, Look(names), reader, loss_fn)
+    (losses, at), view = res.top_losses(5), res.show(5)
+    assert torch.equal(losses, loss.topk(5)[0]) and torch.equal(at, loss.topk(5)[1])
+    for i, line, html in zip(
+            at.tolist(), repr(view).splitlines()[1:], view._repr_html_().split('<tr>')[2:], strict=True):
         mark = '✓' if ids[i] == targ[i] else '✗'
         words = [str(i), names[int(targ[i])], names[ids[i]], mark]
         if kind != 'margin': words.append(f'{chances[i].max():.3f}')
         assert line.split() == [*words, f'{loss[i]:.4g}']
         assert f'>{escape(names[ids[i]])} {mark}<' in html and '<dog>' not in html
-
-def test_top_losses_of_a_loader_that_can_be_read_once():
-    "The labels are shown, and why the samples are not"
-    learn = make_learner()
-    top = learn.results(iter(batches())).top_losses(3)
-    assert 'can be read only once' in top._repr_html_() and 'predicted' in top._repr_html_()
-    assert len(repr(top).splitlines()) == 4
 
 
 # Losses that are not those of batches of one
@@ -274,7 +269,7 @@ def test_a_step_without_a_loss_shows_samples_in_their_order(bs):
     res = learn.results(DataLoader(data, bs, collate_fn=lambda o: tuple(zip(*o))))
     assert len(res) == 6 and res.top_losses(6)[1].tolist() == [*range(6)]
     assert [dict(o) for o in res.show(3).captions] == [
-        {'#': str(i), 'target': str(i), 'predicted': '1', 'wrong boxes': '2'} for i in range(3)]
+        {'#': str(i), 'target': str(i), 'predicted': '1'} for i in range(3)]
 
 class Graphs:
     "As batches of torch_geometric"

@@ -432,7 +432,7 @@ def lightly():
 PROGRAMS = [o for o in [*globals().values()] if inspect.isfunction(o) and (o.__doc__ or '').startswith('https://')]
 
 REFUSED = {     # by `results` or `report`
-    'gpytorch': 'learn.results.keep=f. can reduce',
+    'gpytorch': 'learn.results.keep=f. can reduce', 'torchvision': 'expected tensors',
     'pytorch_metric_learning': 'weights of its own', 'lightly': 'compares samples with one another'}
 
 def started(make, loaders, loop):

@@ -7,20 +7,18 @@ __all__ = ['Samples']
 
 # %% ../../nbs/look/17_album.ipynb #60b050ed
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from html import escape
 from io import BytesIO
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import printable, replacing, rng_state, set_rng_state, set_seed
+from ..base import printable, rng_state, set_rng_state, set_seed
 from ..loop import Hook, Learner, as_count, get_modes, set_modes, trained
-from .pictures import Drawing, encoded
-from .samples import Look, draw_samples, kind_of
+from .pictures import Drawing, as_images, draw_picture, draw_signal, encoded
+from .samples import Look, kind_of
 
 # %% ../../nbs/look/17_album.ipynb #03d4bb64
 def _plain(o):
@@ -36,16 +34,23 @@ def _named(out: Any) -> dict[str, Any]:     # raises TypeError
                                     'a picture, a figure, or several of them')
     return {str(i): o for i, o in enumerate(out if isinstance(out, (list, tuple)) else [out])}
 
-def _draw(samples: list, look: Look) -> tuple[list[Drawing], str]:
-    "Draw samples, those of tensors in one scale; return also how pictures were scaled, or ''"
+def _draw(samples: list) -> list[Drawing]:
+    "Draw samples, those of tensors in one scale"
     samples = [o.detach().cpu() if isinstance(o, Tensor) else o for o in map(_plain, samples)]
     are_alike = isinstance(samples[0], Tensor) and len({*map(kind_of, samples)}) == 1
-    if are_alike: return draw_samples(samples, look, 128)
-    return [_draw_one(o, look) for o in samples], ''
+    if are_alike: return _draw_tensors(samples)
+    return [*map(_draw_one, samples)]
 
-def _draw_one(o, look):
+def _draw_tensors(samples):
+    "Draw samples of one kind"
+    kind, look = kind_of(samples[0]), Look()
+    if kind == 'image': return [draw_picture(o, 128) for o in as_images(samples)[0]]
+    if kind == 'signal': return [*map(draw_signal, samples)]
+    return [Drawing(look.text(o) if kind == 'tokens' else look.value(o)) for o in samples]
+
+def _draw_one(o):
     if isinstance(o, str): return Drawing('\n'.join(map(printable, o[:1000].split('\n'))))
-    if isinstance(o, Tensor): return draw_samples([o], look, 128)[0][0]
+    if isinstance(o, Tensor): return _draw_tensors([o])[0]
     if hasattr(o, 'thumbnail'):     # of PIL
         o = o.copy()
         o.thumbnail((128, 128))
@@ -54,70 +59,24 @@ def _draw_one(o, look):
     o.savefig(file := BytesIO(), format='png', dpi=72)
     return Drawing(data=file.getvalue(), width=round(72*o.get_figwidth()))
 
-def _moment(out, at, n, look):
-    "Draw the first `n` samples that a function returned, as a checkpoint can hold them"
+def _moment(out, at, n):
+    "Draw the first `n` samples that a function returned"
     named = dict([*_named(out).items()][:n])
-    drawn, note = _draw([*named.values()], look)
-    fields = [{k: v for k, v in asdict(o).items() if v} for o in drawn]  # checkpoints hold no b''
-    return {'at': at, 'note': note, 'drawn': dict(zip(named, fields))}
+    return {'at': at, 'drawn': dict(zip(named, _draw([*named.values()])))}
 
 # %% ../../nbs/look/17_album.ipynb #86018cf7
-_MOST = 120_000     # characters of HTML under a plot
-
-def _html(moments, plays=False):
+def _html(moments):
     "Write a table with a column for each moment and a row for each sample"
     names = dict.fromkeys(chain.from_iterable(o['drawn'] for o in moments))
     style = 'style="text-align:left;vertical-align:top;padding:2px 12px 2px 0;max-width:300px"'
-    def cell(o): return f'<td {style}>{Drawing(**o).html(plays) if o is not None else ""}</td>'
-    def head(o): return f'<th {style}>{escape(o["at"])}<br><small>{escape(o["note"])}</small></th>'
+    def cell(o): return f'<td {style}>{o.html() if o is not None else ""}</td>'
+    def head(o): return f'<th {style}>{escape(o["at"])}</th>'
     titles = [f'<th {style}>{escape(k)}</th>' if not k.isdigit() else '' for k in names]
     first, body = f'<th {style}></th>' if any(titles) else '', ''
     for title, k in zip(titles, names):
         body += f'<tr>{title or first}{"".join(cell(o["drawn"].get(k)) for o in moments)}</tr>'
     return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
             f'<tr>{first}{"".join(map(head, moments))}</tr>{body}</table></div>')
-
-def _table(moments):
-    "Write the first moment and the latest ones, as many as there is room for"
-    while len(html := _html(moments)) > _MOST and len(moments) > 2:
-        moments = [moments[0], *moments[2:]]
-    return html
-
-def _write_page(folder, step, moment):
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    head = f'<!doctype html><meta charset="utf-8"><title>{escape(moment["at"])}</title>'
-    with replacing(Path(folder)/f'samples-step-{step:06}.html', flush=False) as file:
-        file.write((head + _html([moment], True)).encode())
-
-# %% ../../nbs/look/17_album.ipynb #dade2059
-_DRAWING = {'text?': str, 'data?': bytes, 'kind?': str, 'width?': int, 'sound?': bytes}
-
-class _Album(Hook):
-    "Moments under the live plot, the first one and the latest"
-    ord, in_dry_run, provides = 90, False, ('samples',)
-    state_kinds = {'moments': [{'at': str, 'note': str, 'drawn': {str: _DRAWING}}]}
-
-    def __init__(self, keep):
-        self.keep, self._html = keep, ''
-        self.moments: list[dict] = []       # 'at', 'note', 'drawn': name → fields of `Drawing`
-
-    def add(self, moment: dict) -> None:
-        "Show one more moment, and forget the second one if there are too many"
-        self.moments.append(moment)
-        if len(self.moments) > self.keep: del self.moments[1]
-        self._html = _table(self.moments)
-
-    def take_state(self, state: dict) -> None:
-        super().take_state(state)
-        self._html = _table(self.moments) if self.moments else ''
-
-    def html_below_plot(self) -> str: return self._html
-    def _repr_html_(self): return self._html or None
-
-    def __repr__(self):
-        def told(at, drawn): return [f'{at}: {k}: {o.get("text", "a picture")}' for k, o in drawn.items()]
-        lines = chain.from_iterable(told(o['at'], o['drawn']) for o in self.moments)
-        return '\n'.join(lines) or super().__repr__()
 
 # %% ../../nbs/look/17_album.ipynb #8c49e2c4
 def _call(f, learn):
@@ -132,40 +91,41 @@ def _call(f, learn):
         set_rng_state(before)
 
 # %% ../../nbs/look/17_album.ipynb #86018cf8
-class Samples(_Album):
+class Samples(Hook):
     "Show under the live plot what a model says or draws: `Samples(lambda learn: learn(z))`"
+    ord, in_dry_run = 90, False
+
     def __init__(self,
         f: Callable,    # `f(learn)` → a text, PIL picture, figure, batch in a tensor, curve (n,);
                         # a list of these, or a dict of names to them
-        every: str | int = 'epoch',     # 'epoch', or ≥ 1: number of optimizer steps
         *,
-        n: int = 6,                     # ≥ 1: samples to show of those that `f` returns
-        keep: int = 4,                  # ≥ 2: moments side by side, the first one and the latest
-        folder: str | Path | None = None,   # for a page of each moment; None: that of a background run, or none
-        rate: int | None = None,        # of signals that are sounds, in Hz: pages have a player
+        n: int = 6,     # ≥ 1: samples to show of those that `f` returns
     ):
         if not callable(f):
             raise TypeError(f'Samples got a {type(f).__name__}: expected a function of the learner')
-        self.f, self.every = f, every if every == 'epoch' else as_count('Samples(every)', every)
-        self.n, self.folder, self.look = as_count('n', n), folder, Look(rate=rate)
-        super().__init__(max(as_count('keep', keep), 2))
+        self.f, self.n, self._html = f, as_count('n', n), ''
+        self.moments: list[dict] = []       # the first and the latest: 'at', 'drawn': name → `Drawing`
 
     def before_epoch(self, learn: Learner) -> None:
-        if not self.moments: self.take(learn, 'before training' if not learn.history.n_steps else '')
-
-    def after_step(self, learn: Learner) -> None:
-        if self.every == 'epoch' or not learn.stepped or learn.state.optimizer_step % self.every: return
-        if learn.training: learn.request(self.take, everywhere=True)
+        n = learn.state.optimizer_step
+        if not self.moments: self.take(learn, f'step {n}' if n else 'before training')
 
     def after_epoch(self, learn: Learner) -> None:
-        if self.every == 'epoch': self.take(learn, f'epoch {learn.history.epoch_rows[-1]["epoch"]}')
+        self.take(learn, f'epoch {learn.history.epoch_rows[-1]["epoch"]}')
 
     def take(self,
         learn: Learner,
-        at: str = '',   # title of this moment; '': the number of optimizer steps
+        at: str,    # title of this moment
     ) -> None:
         "Call the function now, on all ranks, and show what it returns on the main one"
-        out, step = _call(self.f, learn), learn.state.optimizer_step
+        out = _call(self.f, learn)
         if not learn.is_main: return
-        self.add(_moment(out, at or f'step {step}', self.n, self.look))
-        if self.folder is not None: _write_page(self.folder, step, self.moments[-1])
+        self.moments = [*self.moments[:1], _moment(out, at, self.n)]
+        self._html = _html(self.moments)
+
+    def html_below_plot(self) -> str: return self._html
+    def _repr_html_(self): return self._html or None
+
+    def __repr__(self):
+        lines = [f'{o["at"]}: {k}: {v.text or "a picture"}' for o in self.moments for k, v in o['drawn'].items()]
+        return '\n'.join(lines) or super().__repr__()

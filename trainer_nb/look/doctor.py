@@ -6,7 +6,9 @@
 __all__ = ['Finding', 'Diagnosis', 'doctor']
 
 # %% ../../nbs/look/09_doctor.ipynb #057533f8
+import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from time import perf_counter
@@ -51,8 +53,8 @@ def _constant_inputs(o):
 @check(needs='x')
 def _not_normalized(o):
     "Are float inputs on a scale that layers are made for?"
-    norms = *BATCH_NORMS, nn.LayerNorm
-    if not o.x.is_floating_point() or o.order and isinstance(o.order[0], norms): return
+    first = next((m for m in o.learn.model.modules() if [*m.parameters(recurse=False)]), None)
+    if not o.x.is_floating_point() or isinstance(first, (*BATCH_NORMS, nn.LayerNorm)): return
     x = o.x[o.x.isfinite()].float()
     size, top = x.square().mean().sqrt(), x.abs().max() if len(x) else 0
     if size > 10:
@@ -62,8 +64,6 @@ def _not_normalized(o):
                 'Scale inputs to deviation 1; were pixels divided by 255 twice?')
 
 # %% ../../nbs/look/09_doctor.ipynb #28453385
-_CLASSES = 'classes', 'nll'     # kinds of losses for class ids
-
 @check('Check how labels are read', 'y kind')
 def _constant_targets(o):
     "Do targets differ?"
@@ -75,7 +75,7 @@ def _targets_out_of_range(o):
     low, high = o.y.min().item(), o.y.max().item()
     if low < 0 or high > 1: return f'targets are from {low:g} to {high:g}'
 
-@check('Number classes from 0, and give the model one output less', 'ids watch.pred', _CLASSES)
+@check('Number classes from 0, and give the model one output less', 'ids watch.pred', ('classes', 'nll'))
 def _off_by_one(o):
     "Do class ids begin with 0?"
     n, ids = o.watch.pred.size(1), o.y.unique().tolist()
@@ -87,18 +87,6 @@ def _unscaled_targets(o):
     "Are targets of a regression on a scale that a fresh model can reach?"
     size = o.y.float().square().mean().sqrt()
     if size > 50: return f'targets are about {size:.3g} in size'
-
-@check('Leave this column out', 'x y')
-def _leak(o):
-    "Is the target among the inputs?"
-    y = o.y.flatten().double()
-    is_table = len(y) == len(o.x) >= 50 and o.x.size(1) > 1 and o.x.is_floating_point()
-    if not is_table: raise NothingToSee
-    x = o.x[:, :4096].double().nan_to_num()
-    x, y = x - x.mean(0), y - y.mean()
-    r = (x*y[:, None]).sum(0)/(x.norm(dim=0)*y.norm()).clip(1e-12)
-    i = r.abs().argmax()
-    if r.abs().max() > .999: return f'input {i} gives the target away (correlation {r[i]:.4f})'
 
 # %% ../../nbs/look/09_doctor.ipynb #2893915e
 def _is_same(a, b):
@@ -134,32 +122,104 @@ def _valid_in_train(o):
     if share > (.03 if o.x.is_floating_point() else .5):
         return f'{share:.0%} of the validation samples are training samples'
 
-@check('Shuffle before the split, or stratify it', 'ids vy', _CLASSES)
-def _other_classes(o):
-    "Does the training set have the classes of the validation set?"
-    share = (~torch.isin(o.vy, o.y)).double().mean()
-    if share > .1:
-        return f'{share:.0%} of the validation samples are of classes that training lacks'
+# %% ../../nbs/look/09_doctor.ipynb #1f93314f
+@check('Leave out the softmax at the end of the model', 'watch.pred', kinds=('classes',))
+def _double_softmax(o):
+    "Does cross_entropy get logits?"
+    p = o.watch.pred.float()
+    if o.watch.made_by == 'Softmax' or ((p >= 0).all() and ((p.sum(1) - 1).abs() < 1e-3).all()):
+        return 'predictions sum to 1, and cross_entropy applies a softmax itself'
 
-@check('Prepare both alike', 'x vx')
-def _train_valid_differ(o):
-    "Are inputs of both sets on one scale?"
-    if not o.x.is_floating_point() or len(o.vx) < 8: raise NothingToSee
-    x, vx = (x.float().nan_to_num() for x in (o.x, o.vx))
-    m, s = x.mean(), x.std()
-    vm, vs = vx.mean(), vx.std()
-    if (vm - m).abs() > s + 1e-6 or not 1/3 < (vs/s.clip(1e-12)) < 3:
-        return f'inputs are {m:.3g} ± {s:.3g} in training, and {vm:.3g} ± {vs:.3g} in validation'
+@check('Leave out the sigmoid at the end of the model', 'watch', kinds=('logits',))
+def _double_sigmoid(o):
+    "Does the binary loss get logits?"
+    if o.watch.made_by == 'Sigmoid':
+        return 'the model ends with a sigmoid, and the loss applies one itself'
 
-@check('Use workers, num_workers=4, or prepare files once', 'batches watch')
-def _slow_loader(o):
-    "Does the model wait for data?"
-    step = sorted(o.watch.times)[len(o.watch.times)//2]
-    if o.load_s > .02 and o.load_s > 2*step:
-        return f'a batch takes {1e3*o.load_s:.0f} ms to load, and {1e3*step:.0f} ms to train'
+@check('nll_loss expects log_softmax; or use cross_entropy on logits', 'watch.pred', kinds=('nll',))
+def _not_log_probabilities(o):
+    "Does nll_loss get log-probabilities?"
+    if o.watch.made_by == 'LogSoftmax': raise NothingToSee
+    if (o.watch.pred.float().logsumexp(1).abs() > 1e-2).any():
+        return 'exp(predictions) do not sum to 1'
 
-# %% ../../nbs/look/09_doctor.ipynb #a7c01d11
-import trainer_nb.look.model_checks     # noqa: F401   registers its checks, after those above
+# %% ../../nbs/look/09_doctor.ipynb #5a1470d1
+@check(needs='watch')
+def _loss_not_finite(o):
+    "Are losses and gradients finite?"
+    bad = next((i for i, v in enumerate(o.watch.losses) if not math.isfinite(v)), None)
+    if bad is not None:
+        return (f'the loss of step {bad} is {o.watch.losses[bad]}',
+                'Add NaNGuard(), which names the first bad tensor')
+    name = next((k for k, v in o.watch.grads.items() if not all(g.isfinite() for g in v)), None)
+    if name:
+        return (f'the gradient of {name} is not finite',
+                'Look for log(0), sqrt(0) and divisions; in half precision, for overflow')
+
+@check('Look for detach(), item(), argmax and torch.no_grad() in the loss function', 'watch')
+def _detached_loss(o):
+    "Does the loss depend on the predictions?"
+    if o.is_own or o.learn.loss_fn is None or o.watch.reached is None: raise NothingToSee
+    if not o.watch.reached: return 'no gradient goes from the loss to the predictions'
+
+# %% ../../nbs/look/09_doctor.ipynb #da3fb149
+@check('Use nn.ModuleList, nn.ModuleDict or nn.ParameterDict')
+def _unregistered(o):
+    "Does the model know all its layers?"
+    known, found = {id(p) for p in o.learn.model.parameters()}, []
+    for name, m in o.learn.model.named_modules():
+        for key, held in vars(m).items():
+            if key.startswith('_') or not isinstance(held, (list, tuple, dict)): continue
+            for item in held.values() if isinstance(held, Mapping) else held:
+                params = [item] if isinstance(item, nn.Parameter) else []
+                if isinstance(item, nn.Module): params = list(item.parameters())
+                if any(id(p) not in known for p in params): found.append(f'{name}.{key}'.lstrip('.'))
+    if found: return f'{listed([*dict.fromkeys(found)])} holds layers that no optimizer sees'
+
+@check('Make the optimizer last, or pass its class; freeze parameters that should not train')
+def _not_in_optimizer(o):
+    "Does an optimizer hold each trainable parameter?"
+    held = set()
+    for opt in o.learn.opts.values():
+        for g in opt.param_groups: held |= {id(p) for p in g['params']}
+    named = [(k, p) for k, p in o.learn.model.named_parameters() if p.requires_grad]
+    names = [k for k, p in named if id(p) not in held]
+    if names: return f'no optimizer has {listed(names)}'
+
+@check('Is it unused, detached, behind dead units, or all zeros? Freeze it if it should not train',
+       'watch.grads')
+def _no_gradient(o):
+    "Do gradients reach each parameter?"
+    def is_reached(seen): return any(g > 0 or not g.isfinite() for g in seen)
+    names = [k for k, seen in o.watch.grads.items() if not is_reached(seen)]
+    if names: return f'no gradient reaches {listed(names)}'
+
+# %% ../../nbs/look/09_doctor.ipynb #d421f670
+@check(needs='watch modes')
+def _wrong_mode(o):
+    "Are dropout and BatchNorm in the mode of the phase?"
+    for training, m, mode in o.modes:
+        kind = type(m).__name__
+        if training and not mode and o.watch.began_in.get(m):
+            return f'{kind} runs in evaluation mode in training', 'Leave model.eval() to the loop'
+        if not training and mode:
+            return f'{kind} runs in training mode in validation', 'Leave model.train() to the loop'
+
+# %% ../../nbs/look/09_doctor.ipynb #d0c70009
+def _is_adapted(model):
+    "Return whether a small part trains, as with adapters (LoRA)"
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, trains in sizes if trains) < sum(n for n, trains in sizes if not trains)
+
+@check('Look at outputs, loss and labels, at the optimizer and its rate', 'losses')
+def _cannot_overfit(o):
+    "Does the model learn one batch by heart?"
+    first, last, model = sum(o.losses[:3])/3, sum(o.losses[-5:])/5, o.learn.model
+    is_low = o.kind in ('classes', 'nll', 'logits', 'shares') and abs(first) < .3     # it is trained
+    is_small = sum(p.numel() for p in model.parameters()) < 1000 or _is_adapted(model)
+    if is_low or is_small or not math.isfinite(last): raise NothingToSee
+    if not last < first - .01*abs(first):
+        return f'the loss of one batch hardly falls: {first:.3g}, {last:.3g} after {len(o.losses)} steps'
 
 # %% ../../nbs/look/09_doctor.ipynb #b15420a8
 @dataclass

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from ..base import batch_size, map_tensors
 from ..data import sets_of
 from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
-from .pictures import are_boxes, n_wrong
-from .samples import are_samples, batch_parts
+from .samples import are_samples
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
 def _without_reduction(loss_fn):
@@ -118,7 +117,6 @@ class Collect(Hook):
         names = 'predictions', 'targets', 'losses'
         self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
         self.texts = [], []     # predictions (n_classes, length) and targets (length,) of models of texts
-        self.given = None       # whether the first batch holds its target, rather than the step makes it
 
     def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
@@ -129,9 +127,6 @@ class Collect(Hook):
             f'the losses of {n} samples have shape {tuple(losses.shape)}: expected one for each sample')
         self.losses.add(losses, sizes)
         pred, targ = learn.pred, result.get('targ')
-        if self.given is None:
-            inputs, targets = batch_parts(learn.batch)
-            self.given = any(o is targ for o in (*inputs.values(), *targets.values()))
         if self.keep is not None: pred = None if pred is None else self.keep(pred)
         elif not isinstance(pred, Tensor): pred, targ = as_scores(pred, targ)
         is_text = isinstance(pred, Tensor) and pred.ndim == 3 and pred is not learn.pred and self.keep is None
@@ -147,18 +142,17 @@ class Collect(Hook):
         return [o.result() if o.kind else None for o in (self.preds, self.targs)]
 
 # %% ../../nbs/look/11_losses.ipynb #da997732
-def loss_of(learn: Learner, loss: Callable | None, min_score: float = .5) -> tuple[Callable, bool]:
+def loss_of(learn: Learner, loss: Callable | None) -> tuple[Callable, bool]:
     "Return a function of (learn, number of samples) → losses, and whether it needs batches of one"
     if loss is not None: return lambda learn, n: loss(learn.pred, learn.result.get('targ')), False
     is_own = learn.is_own('train_step') or learn.is_own('eval_step')
-    if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn, min_score)[None], True
+    if learn.loss_fn is None or is_own: return lambda learn, n: _own_loss(learn)[None], True
     def alone(learn, n): return _sample_losses(learn.loss_fn, learn.pred, learn.result['targ'], n)
     return alone, False
 
-def _own_loss(learn, min_score):
-    "Return a step's loss for one sample; without one nan, or a detector's wrong boxes"
-    loss, *found = map(learn.result.get, ('loss', 'pred', 'targ'))
-    if loss is None and all(map(are_boxes, found)): return n_wrong(*(o[0] for o in found), min_score)
+def _own_loss(learn):
+    "Return a step's loss for one sample; nan without one"
+    loss = learn.result.get('loss')
     return _single(torch.as_tensor(math.nan if loss is None else loss))
 
 def batches_of(dl: Any) -> Iterator[Any]:

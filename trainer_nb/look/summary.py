@@ -27,8 +27,6 @@ class Layer:
     n_params: int               # parameters, each once, with those of its parts
     n_trained: int              # of them, those that require gradients
     memory: int                 # bytes of parameters and buffers
-    lrs: tuple = ()             # learning rates of its parameters
-    decays: tuple = ()          # weight decays
     n_calls: int = 0            # in the forward pass
     shape_in: str = ''          # of the last call
     shape: str = ''             # what it returned
@@ -54,21 +52,16 @@ class _Tracer:
     def __init__(self, learn, flops):
         self.flops, self.handles, self.batch = flops, [], _shapes(learn.batch)
         self.open, self.ran = [], []    # (layer, FLOPs before) of calls that have not returned; layers
-        groups = {}
-        for opt in learn.opts.values():
-            for g in opt.param_groups: groups |= {id(p): g for p in g['params']}
-        self.layers = {m: self._layer(name, m, groups) for name, m in learn.model.named_modules()}
+        self.layers = {m: self._layer(name, m) for name, m in learn.model.named_modules()}
         for m in self.layers:
             self.handles += [m.register_forward_pre_hook(self._enter, with_kwargs=True),
                              m.register_forward_hook(self._leave, with_kwargs=True)]
 
-    def _layer(self, name, m, groups):
+    def _layer(self, name, m):
         params = list(m.parameters())
-        own = [groups[id(p)] for p in params if id(p) in groups]
-        rates = [tuple(sorted({float(g[k]) for g in own if k in g})) for k in ('lr', 'weight_decay')]
         n, n_trained = sum(p.numel() for p in params), sum(p.numel() for p in params if p.requires_grad)
         memory = sum(o.nbytes for o in (*params, *m.buffers()))
-        return Layer(name, type(m).__name__, n, n_trained, memory, *rates, is_leaf=not [*m.children()])
+        return Layer(name, type(m).__name__, n, n_trained, memory, is_leaf=not [*m.children()])
 
     def _enter(self, m, args, kwargs):
         layer = self.layers[m]
@@ -96,10 +89,6 @@ def _count(n):
         if n >= size: return f'{n/size:.3g}{unit}'
     return f'{n:,}'
 
-def _between(values):
-    "The lowest and the highest of sorted numbers"
-    return ' to '.join(f'{v:.3g}' for v in dict.fromkeys(values[:1] + values[-1:]))
-
 def _cells(o):
     "Write a `Layer` as a row of the table"
     name = '\u2003'*max(o.depth - 1, 0) + (o.name.rpartition('.')[2] or 'model')
@@ -123,12 +112,9 @@ def _chosen(layers, depth):
         return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
     return [o for o in layers if o.depth <= depth or is_near(o)]
 
-def _lines(layers, shown, forecast):
-    "Write layers as a table; rates and decays where there are several"
+def _lines(shown, forecast):
+    "Write layers as a table"
     columns = dict(zip(_HEAD, zip(*map(_cells, shown))))
-    for name, k in ('lr', 'lrs'), ('weight decay', 'decays'):
-        if len(set().union(*(getattr(o, k) for o in layers))) > 1:
-            columns[name] = [_between(getattr(o, k)) for o in shown]
     if forecast is not None:
         held = [forecast.of(o.name) for o in shown]
         columns['activations'] = [format_bytes(n) if n else '' for n in held]
@@ -167,7 +153,7 @@ class Summary:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        return _lines(self.layers, self.shown(), self.forecast)
+        return _lines(self.shown(), self.forecast)
 
     def notes(self) -> list[str]:
         "Return the lines below the table: totals, and what is not shown"

@@ -78,7 +78,6 @@ def _train(worker):
     else: found[0].folder = Folder(checkpoints)
     for h in (*learn.hooks, *hooks):
         if 'fingerprint' in h.provides and h.folder is None: h.folder = worker.folder.path
-        if 'samples' in h.provides and h.folder is None: h.folder = worker.folder.path/'samples'
     threads = {'threads': torch.get_num_threads()} if ranks.size > 1 else {}
     set_torch_settings({**program['torch'], **threads})
     set_rng_state(program['rng'])

@@ -106,7 +106,7 @@ class _Measured(Hook):
 class SpikeWatch(_Measured):
     "Measure batches, and judge them by their recent past; `found(learn, row)` handles a spike"
     unique, in_dry_run = True, False
-    is_own, provides = True, ('spikes',)
+    is_own = True
     state_kinds = {'past': {str: [float]}, 'waiting': [[object]], 'is_high': bool}
 
     def __init__(self, threshold: float, window: int, warmup: int, every: int):
