@@ -91,7 +91,7 @@ def _one_sample(o):
     wanted = next(filter(None, map(dim, o.learn.model.modules())), None)
     if o.inputs and o.inputs[0].ndim + 1 == wanted: return (
         f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples: '
-        'pass x[None] for one sample, or learn.predict(x, batched=False)')
+        'pass x[None] for one sample')
 
 def _channels_last(o):
     x, n = o.inputs[0], int(re.search(r'to have (\d+) channels', o.text)[1])

@@ -22,7 +22,7 @@ from .steps import (
 )
 from .interrupts import TrainingInterrupted
 from .world import World
-from .outputs import Joined, n_samples, sizes_of
+from .outputs import Joined, sizes_of
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .losses import differentiate

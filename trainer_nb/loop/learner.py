@@ -37,21 +37,20 @@ from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators
 from .metrics import as_metrics, check_sets, missing_inputs
-from .missing import about_batch, set_predict_step
 from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
     set_lr, trained
 )
-from .outputs import Joined, n_samples, sizes_of
+from .outputs import Joined, sizes_of
 from . import parts
 from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    DefaultResult, check_loss, check_parameters, is_number, needed_names, unpack
+    DefaultResult, as_step, check_loss, check_parameters, is_number, needed_names, unpack
 )
 from .world import World
 
@@ -69,8 +68,6 @@ class Phase:
     requests = ()               # of the fit, if this is a pass of its own
     next_due = math.inf         # optimizer step at which something is due
     last_loss = None            # of the batch before: its graph is freed once the next one exists
-    stand = None                # of a prediction by the user's own step: a `Stand`, which calls it
-    is_inputs = False           # the batches of a prediction hold inputs alone
 
     def __init__(self,
         model: Any = None,      # that the steps call; None: that of the phase below
@@ -500,23 +497,31 @@ class Learner(Hooked):
         batch: Any,     # what `predict` was passed, on the device: batches of tensors or lists; of
                         # a loader what it yields
     ) -> Any:           # predictions, or a dict with 'pred', and 'targ' for `with_targs=True`
-        """The step of `predict`; default: the step of validation without its loss
-
-        Where a batch lacks its target, nothing that depends on it is computed.
-        """
-        phase = self.phase
-        if phase.stand is not None: return phase.stand(batch)
+        "The step of `predict`; default: call the model, or the step of validation if that is your own"
         if isinstance(batch, Tensor): batch = (batch,)
-        args, kwargs, targ = (), batch, None
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
-        is_without = (n in (1, (self._looked.n_entries or 0) - 1)
-                      or n <= len(needed_names(self.model.forward)))
-        if n and (is_without or phase.is_inputs): args, kwargs = batch, {}
-        elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
-            args, kwargs, targ = unpack(batch, self.loss_fn)
-        phase.pred, phase.has_pred = self.model(*args, **kwargs), True
+        if n and (n == 1 or n <= len(needed_names(self.model.forward))): return self._predicted(batch)
+        if n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
+            return self._predicted(*unpack(batch, self.loss_fn))
+        return self._predicted((), batch)
+
+    def _predicted(self, args, kwargs=None, targ=None):
+        phase = self.phase
+        phase.pred, phase.has_pred = self.model(*args, **(kwargs or {})), True
         self.calls.fire('after_pred', self)
         return {'pred': phase.pred, 'targ': targ}
+
+    def _prediction_step(self, phase, how):
+        "Return the step for what `to_predict` returned, which says `how`"
+        if not self.is_own('predict_step'):
+            if not phase.is_default: return phase.step_fn
+            return self._predicted if how else self.predict_step
+        step = as_step(self.predict_step, self)
+        def own(batch):
+            res = step(batch[0] if how == 'bare' else batch)
+            phase.has_pred = False      # that of the default step, which it may have called
+            return res if isinstance(res, Mapping) and 'pred' in res else {'pred': res}
+        return own
 
     def do_step(self) -> None:
         "Forward: from `batch` to `loss` and `result`. Wrapped by hooks, overridden by subclasses"
@@ -731,53 +736,47 @@ class Learner(Hooked):
                                     # `Table`, `Images` or `Texts` in `state`. Or several tensors or
                                     # arrays: all are inputs of the model
         with_targs: bool = False,   # return targets too
-        batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result
-        as_frame: Any = False,      # True, or class names: a pandas `DataFrame`, with probabilities
     ) -> Any:                   # all predictions on the host, as the model returns them: tensors
                                 # and nestings of them (with `AMP` in bfloat16: NumPy needs
                                 # .float()), or a list; or (predictions, targets)
         """Return predictions, in evaluation mode and without gradients
 
-        Of a tuple, the last entry is the target if the model can be called without it; after a fit,
-        if it has as many entries as a training batch.
+        Of a tuple, the last entry is the target if the model can be called without it. A step of your
+        own needs whole batches, or a `predict_step` beside it.
         """
         with folded():
             self._check_use()
             if not data: raise TypeError(
                 'predict got nothing: pass inputs, or a loader such as learn.valid_dl')
-            given = data if batched else parts.batch_of_one(data)
-            if len(data) > 1: dl, how = parts.several(self, given), 'inputs'
-            else: dl, how = parts.to_predict(self, *given)
+            if len(data) > 1: dl, how = parts.several(self, data), 'inputs'
+            else: dl, how = parts.to_predict(self, *data)
             if with_targs and how == 'inputs' and not self.is_own('predict_step'): raise ValueError(
                 'predict got inputs without targets: '
                 'pass both in a tuple, predict((x0, x1, y), with_targs=True)')
-            frame = None if as_frame is False else self._make_frame(as_frame, data[0], dl)
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
-            phase, total = Validation(pass_=Pass(dl)), n_samples(dl)
-            preds, targs = Joined('predictions', total), Joined('targets', total)
+            phase, preds, targs = Validation(pass_=Pass(dl)), Joined('predictions'), Joined('targets')
             with _apart(phase, self):
-                set_predict_step(phase, self, how)
+                phase.step_fn = self._prediction_step(phase, how)
                 for batch in phase.pass_:
                     if phase.sets: [batch] = batch.values()
                     phase.batch = to_device(batch, self.device)
-                    try: phase.do['do_step']()
-                    except (KeyError, IndexError, TypeError, ValueError) as e:
-                        text = about_batch(batch, phase.is_default, self._looked.n_entries)
+                    try:
+                        phase.do['do_step']()
+                        while phase.generator is not None: phase.do['do_step']()
+                        if phase.pred is None: raise KeyError("the step returned no 'pred'")
+                    except (AttributeError, LookupError, TypeError, ValueError) as e:
+                        text = parts.about_batch(batch, phase.is_default, how)
                         if text and not self.is_own('predict_step'): e.add_note(text)
                         raise
-                    if phase.pred is None: raise KeyError("the step returned no 'pred'")
                     sizes = sizes_of(batch, phase.result.get('n'))
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.pass_.n += 1
                     phase.clear()
             if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
-            is_one = not batched and frame is None
-            pred, targ = preds.result(is_one), targs.result(is_one) if with_targs else None
-            if frame is not None: return frame(pred, targ)
-            return (pred, targ) if with_targs else pred
+            return (preds.result(), targs.result()) if with_targs else preds.result()
 
     @with_comments
     def __call__(self,
@@ -1047,10 +1046,6 @@ class Learner(Hooked):
     def _resume_from(self, source: Any) -> bool:
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
-
-    def _make_frame(self, names: Any, data: Any, dl: Any) -> Any:
-        "Make what `predict(as_frame=...)` passes its result through: none here, without tables"
-        raise RuntimeError('predict(as_frame=...) makes a table: use the Learner of trainer_nb.all')
 
     def _explain(self, e: BaseException) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"

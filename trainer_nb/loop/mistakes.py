@@ -215,7 +215,6 @@ class Looked:
     def __init__(self):
         self.parts = ()             # whose first batch was checked
         self.counted = None         # id of the validation loader whose samples were counted
-        self.n_entries = None       # entries of a training batch, inputs and target
         self.has_warned = False     # of a miscount
 
     def is_done(self, learn: Any) -> bool:
@@ -232,7 +231,6 @@ class Looked:
         learn._check_names()     # a step or a hook may have set some by now
         phase = learn.phase
         if phase.loss_params is None: check_shared(learn.opts)
-        if isinstance(phase.batch, (tuple, list)): self.n_entries = len(phase.batch)
         if isinstance(phase.result, Mapping):
             if not learn.state.batch_idx: self.check_count(learn, learn.train_dl, phase.batch)
             phase.sums.look(phase.result, phase.result.get('n', learn.world.n))
