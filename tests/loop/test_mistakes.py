@@ -2,6 +2,7 @@
 import copy, linecache, re, traceback, warnings
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
+from sklearn.metrics import f1_score
 from torch import nn
 
 from common import formatter, problem
@@ -141,6 +142,7 @@ IN_FIT = {
 AT_ONCE = {
     'a metric class': (dict(metrics=[nn.CrossEntropyLoss]),
         'metric CrossEntropyLoss|CrossEntropyLoss is a class', 'pass an instance|function'),
+    'a function of scikit-learn': (dict(metrics=[f1_score]), 'metric `f1_score` of scikit-learn', 'torchmetrics'),
     'a name of a loss': (dict(loss_fn='mse'), "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
     'a model class': (dict(model=nn.Flatten), 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
     'text in a data frame': (on(pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}), pd.Series([0, 1])), "'kind'",
