@@ -86,7 +86,6 @@ class Phase:
         "Forget everything about the last batch, so that no tensor outlives it"
         self.batch = self.pred = None
         self.loss = self.result = None
-        self.yielded = None  # the batch as the loader yielded it, in validation
         self.has_pred = False                       # whether `after_pred` was fired for it
         self.generator = self.loss_params = None    # of a step that yields; parameters of its loss
         self.opt_names = self.all_names             # optimizers that step after the loss
@@ -307,9 +306,8 @@ class Validation(_Room):
         if self.sets:
             [(name, batch)] = item.items()
             self.dl, self.current = self.sets[name], self.sums[name]
-        n, self.yielded = learn.world.count(self.dl, self.pass_.n, batch), batch
         self.batch = to_device(batch, learn.device)
-        return n
+        return learn.world.count(self.dl, self.pass_.n, batch)
 
     def follow(self, learn: Any, at: Mapping[str, Any]) -> None:
         "Check a loss, which may be a number here, as no backward starts from it"
@@ -320,10 +318,7 @@ class Validation(_Room):
 
     def record(self, learn: Any, losses: Any, n: int) -> None:
         "Add the losses and outputs of a batch to the sums"
-        now = self.current
-        if learn._looked.counted != id(self.dl) and not (now.rows or now.n_packed):
-            learn._looked.check_count(learn, self.dl, self.yielded)
-        now.add(losses, self.result, self.result.get('n', n))
+        self.current.add(losses, self.result, self.result.get('n', n))
 
     def count(self, learn: Any) -> None:
         "Count a finished batch"

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['place', 'move', 'loader_for', 'divided', 'as_inputs', 'several', 'to_predict', 'about_batch', 'class_names',
-           'check_parts', 'check_shapes', 'refuse_script', 'is_plain', 'elsewhere', 'check_attributes', 'as_objects',
-           'describe_learner']
+           'check_parts', 'is_plain', 'elsewhere', 'check_attributes', 'as_objects', 'describe_learner']
 
 # %% ../../nbs/loop/14_parts.ipynb #ac5bb6a7
 from collections.abc import Mapping, Sequence
@@ -169,22 +168,6 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     learn.metrics = as_metrics(learn.metrics)
     check_sets(sets_of(learn.valid_dl), learn.metrics)
     learn._set_opts(learn.opts)
-
-# %% ../../nbs/loop/14_parts.ipynb #917e3cf9
-def check_shapes(learn: Any, what: str) -> None:
-    "Refuse lazy layers that have not seen a batch"
-    parts = chain.from_iterable((o.named_parameters(), o.named_buffers()) for o in trained(learn))
-    lazy = [name for name, t in chain.from_iterable(parts) if is_lazy(t)]
-    if lazy: raise ValueError(
-        f'{lazy[0]} is of a lazy layer and has no shape yet, which {what} needs: '
-        'call the model on a batch once before')
-
-def refuse_script(model: nn.Module, what: str) -> None:
-    "Refuse TorchScript, whose modules cannot be copied, wrapped or watched"
-    for name, m in model.named_modules():
-        if isinstance(m, torch.jit.ScriptModule): raise ValueError(
-            f'{name or "the model"} is TorchScript, which {what} cannot copy or look into: train '
-            'the Python module that it was made of, and script that afterwards')
 
 # %% ../../nbs/loop/14_parts.ipynb #bdb36453
 def is_plain(learn: Any) -> bool:
