@@ -710,7 +710,7 @@ class Learner(Hooked):
     ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; with several sets, also 'valid_<set>_<metric>'
         "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
-            self._check_use()
+            self.check_thread()
             dl = parts.loader_for(self, self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
             if self.batch is not None and not self.training: raise RuntimeError(
@@ -740,7 +740,7 @@ class Learner(Hooked):
         own needs whole batches, or a `predict_step` beside it.
         """
         with folded():
-            self._check_use()
+            self.check_thread()
             if not data: raise TypeError(
                 'predict got nothing: pass inputs, or a loader such as learn.valid_dl')
             if len(data) > 1: dl, how = parts.several(self, data), 'inputs'
@@ -780,7 +780,7 @@ class Learner(Hooked):
     ) -> Any:           # what the model returns, on `device`
         "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
         with folded():
-            self._check_use()
+            self.check_thread()
             dtype = float_dtype(self.model)
             batch = [to_device(parts.as_inputs(o, dtype), self.device) for o in (inputs, named)]
             phase = Validation(pass_=Pass([batch]))
@@ -996,21 +996,12 @@ class Learner(Hooked):
 
     # checks
 
-    def _check_use(self) -> None:    # raises RuntimeError or AttributeError
-        "Refuse a call in another thread than that of a running fit, and foreign attributes between fits"
-        self.check_thread()
-        if not self.is_fitting: self._check_names()
-
     def check_thread(self) -> None:     # raises RuntimeError
         "Refuse a call in another thread than that of a running fit"
         if self.history.thread not in (None, get_ident()): raise RuntimeError(
             'this learner is in a fit, in another thread: learn.request(f) asks the fit to call '
             'f(learn) between two batches, for example '
             'learn.request(lambda learn: print(learn.validate()))')
-
-    def _check_names(self) -> None:      # raises AttributeError
-        "Refuse attributes that a learner does not have; a subclass may have others"
-        parts.check_attributes(self, self._known)
 
     def is_own(self, name: str) -> bool:
         "Return whether the step of a name is the user's own, passed or overridden"

@@ -152,7 +152,6 @@ class Looked:
 
     def _check(self, learn):
         check_first(learn)
-        learn._check_names()     # a step or a hook may have set some by now
         phase = learn.phase
         if phase.loss_params is None: check_shared(learn.opts)
         if isinstance(phase.result, Mapping):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['place', 'move', 'loader_for', 'divided', 'as_inputs', 'several', 'to_predict', 'about_batch', 'class_names',
-           'check_parts', 'is_plain', 'elsewhere', 'check_attributes', 'as_objects', 'describe_learner']
+           'check_parts', 'elsewhere', 'as_objects', 'describe_learner']
 
 # %% ../../nbs/loop/14_parts.ipynb #ac5bb6a7
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from ..base import default_device, did_you_mean, map_tensors
+from ..base import default_device, map_tensors
 from ..data import adapter_of, as_loader, each, length, sets_of
 from .metrics import as_metrics, check_sets
 from .mistakes import check_model, float_dtype, is_samples
 from .optim import load_optimizer, trained, trained_parameters
-from .other_names import missing_name
 
 # %% ../../nbs/loop/14_parts.ipynb #03c31d08
 def place(model: nn.Module, loss_fn: Any, device: Any = None) -> torch.device:
@@ -154,7 +153,7 @@ def _check_loader(learn: Any, name: str) -> None:
 
 def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     "Check before a fit that the parts fit together"
-    learn._check_use()
+    learn.check_thread()
     if learn.is_fitting: raise RuntimeError('this learner is in a fit already')
     if learn.train_dl is None:
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
@@ -170,30 +169,16 @@ def check_parts(learn: Any) -> None:  # raises ValueError or TypeError
     learn._set_opts(learn.opts)
 
 # %% ../../nbs/loop/14_parts.ipynb #bdb36453
-def is_plain(learn: Any) -> bool:
-    "Return whether its class is the library's own: a subclass may have other attributes"
-    return type(learn).__module__.startswith('trainer_nb.')
-
 def elsewhere(name: str, where: str) -> property:
     "Make an attribute that refuses to be set, and says `where` instead; a subclass may have it"
     def get(learn):
         if name in vars(learn): return vars(learn)[name]
         raise AttributeError(f'a learner has no {name}: {where}')
     def put(learn, value):
-        if is_plain(learn): raise AttributeError(f'learn.{name} would have no effect: {where}')
+        is_plain = type(learn).__module__.startswith('trainer_nb.')     # a subclass may have others
+        if is_plain: raise AttributeError(f'learn.{name} would have no effect: {where}')
         vars(learn)[name] = value
     return property(get, put)
-
-def check_attributes(learn: Any, known: frozenset[str]) -> None:
-    "Refuse attributes that a learner does not have; a subclass may have others"
-    if not is_plain(learn): return
-    for name in vars(learn).keys() - known:
-        if hasattr(type(learn), name) or name.startswith('_'): continue
-        hint = did_you_mean(name, [o for o in dir(learn) if o != name])
-        raise missing_name(
-            learn, name, f'learn.{name} was set, and a learner has no such attribute.{hint} Keep '
-            f'what is yours in learn.config, in Learner(state={{...}}) if it changes, or in a '
-            f'subclass, and remove this, del learn.{name}')
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000006
 class _Values:
