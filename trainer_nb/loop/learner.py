@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from threading import get_ident
-from types import FunctionType, GeneratorType
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
@@ -32,7 +32,7 @@ from trainer_nb.loop.fit import (
 )
 from .history import History
 from .hook_table import Hooked, as_hooks
-from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
+from .hooks import Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators
@@ -50,7 +50,7 @@ from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    DefaultResult, as_step, check_loss, check_parameters, is_number, needed_names, unpack
+    DefaultResult, as_step, check_loss, is_number, needed_names, unpack
 )
 from .world import World
 
@@ -453,13 +453,6 @@ class Learner(Hooked):
             self._known = frozenset(())
             self._known = frozenset(vars(self))
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name in STEPS:
-            if not isinstance(f := vars(cls).get(name), FunctionType): continue
-            needed = ('self', 'loss') if name == 'do_backward' else ('self',)
-            check_parameters(f, needed, (), f'{cls.__name__} defines `{name}')
-
     # the steps of a batch: override one in a subclass, or wrap it by a hook
 
     @with_comments
@@ -762,8 +755,8 @@ class Learner(Hooked):
                         while phase.generator is not None: phase.do['do_step']()
                         if phase.pred is None: raise KeyError("the step returned no 'pred'")
                     except (AttributeError, LookupError, TypeError, ValueError) as e:
-                        text = parts.about_batch(batch, phase.is_default, how)
-                        if text and not self.is_own('predict_step'): e.add_note(text)
+                        is_own = not (phase.is_default or self.is_own('predict_step'))
+                        if is_own: e.add_note(parts.about_step(batch, how))
                         raise
                     sizes = sizes_of(batch, phase.result.get('n'))
                     preds.add(phase.pred, sizes)
