@@ -723,7 +723,7 @@ class Learner(Hooked):
                                     # or paths, or a data frame, for a `predict_step`, or for a
                                     # `Table`, `Images` or `Texts` in `state`. Or several tensors or
                                     # arrays: all are inputs of the model
-        with_targs: bool = False,   # return targets too
+        with_targs: bool = False,   # return targets too, None where the batches have none
     ) -> Any:                   # all predictions on the host, as the model returns them: tensors
                                 # and nestings of them (with `AMP` in bfloat16: NumPy needs
                                 # .float()), or a list; or (predictions, targets)
@@ -738,9 +738,6 @@ class Learner(Hooked):
                 'predict got nothing: pass inputs, or a loader such as learn.valid_dl')
             if len(data) > 1: dl, how = parts.several(self, data), 'inputs'
             else: dl, how = parts.to_predict(self, *data)
-            if with_targs and how == 'inputs' and not self.is_own('predict_step'): raise ValueError(
-                'predict got inputs without targets: '
-                'pass both in a tuple, predict((x0, x1, y), with_targs=True)')
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
