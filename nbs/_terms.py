@@ -76,7 +76,7 @@ TERMS = _listed({   # page, or page#section → terms
     'loop/04_history': 'history, plot loss',
     'loop/05_optim': 'optimizer',
     'loop/30_param_groups': 'weight decay, param groups, layer-wise learning rates',
-    'loop/18_learner': 'predict, inference, predict_step, predict without targets, evaluate, validation, trainer, '
+    'loop/18_learner': 'predict, inference, predict_step, evaluate, validation, trainer, '
                        'dry run',
     'features/01_gradients': 'gradient accumulation, gradient clipping, exploding gradients, grad norm',
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',

@@ -51,10 +51,9 @@ def _of_show():
 def _of_look():
     from trainer_nb.look.batch import show_batch
     from trainer_nb.look.doctor import doctor
-    from trainer_nb.look.predictions import as_frame
     from trainer_nb.look.results import results_of
     from trainer_nb.look.summary import summary_of
-    return show_batch, doctor, as_frame, results_of, summary_of
+    return show_batch, doctor, results_of, summary_of
 
 def _of_parallel():
     from trainer_nb.parallel.launch import launch
@@ -76,7 +75,7 @@ class Learner(BareLearner):
     results, summary = verb(_of_look, 'results_of'), verb(_of_look, 'summary_of')
     launch = verb(_of_parallel)
     start, check_resume = verb(_of_runs), verb(_of_runs)
-    _make_frame, _resume_from = verb(_of_look, 'as_frame'), verb(_of_save, 'resume_from')
+    _resume_from = verb(_of_save, 'resume_from')
 
     @property
     def ema(self):  # `EMA` or `SWA`, or None

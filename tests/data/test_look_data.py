@@ -4,8 +4,7 @@ import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-import common
-from common import plain_loop, told
+from common import plain_loop
 from trainer_nb.all import Learner, SeededLoader, set_seed, split
 
 N, BS = 22, 5
@@ -120,25 +119,3 @@ def test_a_split_that_cannot_be():
     with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
     with pytest.raises(TypeError, match='got a Stream'): split(Stream())
     with pytest.raises(TypeError, match='one label for each sample'): split((x, x), stratify=True)
-
-def stream_fit(*items, loss_fn=F.mse_loss, batch_size=0):
-    data = common.Stream(items)
-    if batch_size: data = DataLoader(data, batch_size=batch_size if batch_size > 0 else None)
-    learn = Learner(nn.Linear(3, 1), data, loss_fn=loss_fn, bs=4, device='cpu', display=False)
-    with told() as said: learn.fit(1)
-    return ' '.join(o for o in said if 'taken for a sample' in o)
-
-def test_a_stream_of_batches_is_told():
-    "Nobody can know whether an item is a sample or a batch, if its tensors begin alike: one line says what was assumed"
-    batch = torch.randn(8, 3), torch.randn(8, 1)
-    text = stream_fit(*[batch]*4)
-    assert 'each item of the Stream was taken for a sample, 4 of which make a batch' in text
-    assert 'have 8 entries: if it is a batch, pass DataLoader(data, batch_size=None)' in text
-    assert not stream_fit(*[batch]*4, batch_size=-1) and not stream_fit(*[batch]*4, batch_size=4)
-    assert not stream_fit(*[(torch.randn(3), torch.randn(1))]*8)       # samples, certainly
-    assert not stream_fit(*[(torch.randn(1, 3), torch.randn(1, 1))]*8)
-
-def test_an_error_in_a_stream_of_batches_says_it_too():
-    with pytest.raises(Exception) as e:
-        stream_fit(*[(torch.randn(8, 3), torch.randint(0, 2, (8,)))]*4, loss_fn=F.cross_entropy)
-    assert any('pass DataLoader(data, batch_size=None)' in o for o in e.value.__notes__)

@@ -1,13 +1,12 @@
-"A batch counts as many samples as it has, however it holds them; a guess says that it is one"
+"A batch counts as many samples as it has, however it holds them"
 from collections import UserDict
 from dataclasses import dataclass
 
 import pytest, torch, torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader
 
-from common import make_learner, plain_loop, told
+from common import make_learner, plain_loop
 from trainer_nb.base.nested import batch_size
 
 T = torch.zeros
@@ -45,31 +44,6 @@ BATCHES = {     # a batch, and its samples
 
 def test_known_containers():
     assert {k: batch_size(batch) for k, (batch, _) in BATCHES.items()} == {k: n for k, (_, n) in BATCHES.items()}
-
-def warned(dl, batch_to_n=None):
-    "What a fit of two epochs warns about"
-    def step(batch, learn):
-        return {'loss': learn.model(T(1, 1)).sum(), **({'n': batch_to_n(batch)} if batch_to_n else {})}
-    learn = make_learner(nn.Linear(1, 1), dl, dl, train_step=step)
-    with told() as said:
-        learn.fit(2)
-        learn.validate()
-    return said
-
-def time_major(samples): return torch.stack(samples, 1), T(len(samples))
-
-def test_a_guess_is_told_once():
-    "Time before samples, and an object that nobody knows"
-    [text] = warned(DataLoader([T(35, 2)]*20, 8, collate_fn=time_major))
-    assert 'a batch of 8 samples' in text and 'counts as 35' in text and "'n'" in text
-    [text] = warned([Images()]*3)
-    assert 'samples in a Images cannot be counted: it counts as 1' in text and "'n'" in text
-
-def test_a_right_count_is_told_nothing_about():
-    assert not warned(DataLoader([T(35, 2)]*20, 8, collate_fn=time_major), lambda b: b[0].size(1))
-    assert not warned([Images()]*3, lambda b: 4)
-    assert not warned(DataLoader([T(35, 2)]*20, 8)) and not warned(DataLoader([T(2)]*5, 8)) and not warned([3, 4, 5])
-    assert not warned((T(20, 2), T(20))) and not warned(DataLoader(BATCHES['list of dicts'][0]*4, 8, collate_fn=list))
 
 
 # Losses that are sums

@@ -132,11 +132,6 @@ def test_wrong_values_say_who_handed_them_on(point, f, error, message, note):
     with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **{point: f}))
     assert note in '\n'.join(e.value.__notes__)
 
-def test_a_backward_left_out_is_told_once():
-    with pytest.warns(UserWarning, match='no parameter has a gradient after do_backward, which Mine wraps') as told:
-        fitted(LambdaHook(name='Mine', do_backward=lambda learn, nxt: None))
-    assert len(told) == 1
-
 def test_a_loss_without_a_handed_on_value_names_no_hook():
     "Only those who changed it"
     hook = LambdaHook(name='Mine', do_backward=lambda learn, nxt, loss: nxt(loss))

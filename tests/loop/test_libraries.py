@@ -189,7 +189,16 @@ def monai():
         model.load_state_dict(max(found, key=lambda o: o[0])[1])
 
     def ours(model, train_dl, valid_dl):
-        loss_fn, dice = DiceLoss(sigmoid=True), Metric(DiceMetric(), name='dice', pred='mask')
+        class Dice:
+            def __init__(self): self.f = DiceMetric()
+            def reset(self): self.f.reset()
+            def update(self, pred, targ): self.f(pred, targ)
+            def compute(self): return self.f.aggregate()
+            def state_dict(self): return {'rows': self.f.get_buffer()}
+            def load_state_dict(self, state):
+                self.f.reset()
+                if state['rows'] is not None: self.f.extend(state['rows'])
+        loss_fn, dice = DiceLoss(sigmoid=True), Metric(Dice(), name='dice', pred='mask')
         def step(batch, learn):
             pred = learn.model(batch['img']) if learn.training else sliding_window_inference(
                 batch['img'], (24, 24), 4, learn.model)

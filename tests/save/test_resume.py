@@ -6,7 +6,6 @@ resumes is another one, with other weights and random numbers, or now and then t
 """
 import random
 from collections import Counter
-from functools import partial
 
 import pytest, torch
 from torch import nn
@@ -94,19 +93,16 @@ RATES = {
     'plateau': lambda: [Schedule(linear(1, .5)),
                         LRScheduler(lambda opt: S.ReduceLROnPlateau(opt, patience=0, threshold=.5), 'metric',
                                     'train_loss')]}
-def sklearns_f1(): return partial(__import__('sklearn.metrics').metrics.f1_score, average='macro')
-
 METRICS = {
     'accuracy': lambda: accuracy, 'vectors': lambda: recalls, 'dict': lambda: both,
     'classes': lambda: Metric(as_array, classes='abc'), 'object': Detection,
-    'torchmetrics': lambda: Metric(MulticlassF1Score(3, average=None), name='f1'), 'scikit-learn': sklearns_f1}
+    'torchmetrics': lambda: Metric(MulticlassF1Score(3, average=None), name='f1')}
 TABLES = {'model': MODELS, 'train': LOADERS, 'opt': OPTIMIZERS, 'loss': LOSSES, 'hook': HOOKS, 'rates': RATES,
           'metric': METRICS}
 
 # what does not go together: two of a kind, and what cannot evaluate a loss again
 APART = [{'bfloat16', 'float16'}, {'average', 'late average'}, {'frozen', 'unfreeze'}, {'LBFGS', 'accumulation'},
-         {'LBFGS', 'guard'}, {'LBFGS', 'float16'}, {'frozen teacher', 'frozen'}, {'frozen teacher', 'unfreeze'},
-         {'no batches', 'scikit-learn'}]
+         {'LBFGS', 'guard'}, {'LBFGS', 'float16'}, {'frozen teacher', 'frozen'}, {'frozen teacher', 'unfreeze'}]
 
 def draw(rand, i):
     "A training as a dict of names and numbers, with the `i`-th entry of each table"

@@ -20,7 +20,7 @@ from trainer_nb.base import (
 )
 from ..draw import text_table
 from .strips import EDGE, N_BINS, LiveStrips, layer_lines, layers_figure, layers_html
-from ..loop import RESUMABLE, Learner, MainProcessHook, as_count, matching, refuse_script
+from ..loop import RESUMABLE, Learner, MainProcessHook, as_count, matching
 
 # %% ../../nbs/features/09_activations.ipynb #6a9daf2f
 def _is_layer(m):
@@ -227,7 +227,6 @@ class Activations(_Measured):
         self._begin([])
 
     def before_fit(self, learn: Learner) -> None:
-        refuse_script(learn.fitting.model, self.name)
         self._modules = _find_layers(learn.fitting.model, self.patterns)
         if [*self._modules] != [name for name, _ in self.layers]:       # another model
             self._begin([[name, type(m).__name__] for name, m in self._modules.items()])

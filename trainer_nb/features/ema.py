@@ -14,7 +14,7 @@ from torch import nn
 
 from ..base import each_, local
 from trainer_nb.loop import (
-    Hook, Learner, as_count, check_shapes, is_expanded, refuse_script, set_buffers, trains_loss, unsaved_buffers
+    Hook, Learner, as_count, is_expanded, set_buffers, trains_loss, unsaved_buffers
 )
 
 # %% ../../nbs/features/03_ema.ipynb #11a26680
@@ -90,9 +90,7 @@ def _refuse_other(name, owner, model):
                          f'before: give each model an {name}() of its own')
 
 def _check(learn, hook):
-    "Refuse a model that cannot be copied, and a second hook that averages; raises ValueError"
-    check_shapes(learn, hook.name)
-    refuse_script(learn.model, hook.name)
+    "Refuse a second hook that averages; raises ValueError"
     if learn.ema is not hook: raise ValueError(
         f'{learn.ema.name} and {hook.name} both give validation an average: remove one')
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean, unproven
-from ..loop import Hook, Learner, matching, refuse_script
+from ..loop import Hook, Learner, matching
 
 # %% ../../nbs/features/11_recompute.ipynb #859a95d3
 def _find_blocks(model, patterns, who):
@@ -29,7 +29,6 @@ def _find_blocks(model, patterns, who):
                              f'{", ".join(top)}; patterns such as "blocks.*" match what is inside.'
                              f'{did_you_mean(pattern, modules)}')
         for name in names:
-            refuse_script(modules[name], who)
             if type(modules[name]).forward is not nn.Module.forward: found[name] = modules[name]
     def is_inside(name): return any(name.startswith(o + '.') for o in found)
     return {name: m for name, m in found.items() if not is_inside(name)}

@@ -14,7 +14,7 @@ from itertools import chain
 from torch import Tensor
 
 from ..base import DispatchMode, folded, format_bytes, memory_in_use, tensors_in
-from ..loop import Learner, refuse_script, trained, without_values
+from ..loop import Learner, trained, without_values
 
 # %% ../../nbs/look/12_forecast.ipynb #fc000006
 class _Meter(DispatchMode):
@@ -111,7 +111,6 @@ def forecast_of(learn: Learner,
 ) -> Forecast:          # raises RuntimeError if the step needs values
     "Forecast the memory of a training step, without taking one; nothing about the learner changes"
     with folded():
-        refuse_script(learn.model, 'summary(memory=True)')
         meter = _Meter()
         with without_values(learn) as (twin, batch):
             _follow(meter, twin)

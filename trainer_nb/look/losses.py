@@ -112,10 +112,9 @@ def _n_rows(learn):
 class Collect(Hook):
     "Collect predictions, targets and losses"
     ord = float('inf')
-    def __init__(self, total: int | None, loss: Callable, keep: Callable | None):
+    def __init__(self, loss: Callable, keep: Callable | None):
         self.loss, self.keep = loss, keep       # functions of (learn, n), and of predictions
-        names = 'predictions', 'targets', 'losses'
-        self.preds, self.targs, self.losses = (Joined(o, total) for o in names)
+        self.preds, self.targs, self.losses = map(Joined, ('predictions', 'targets', 'losses'))
         self.texts = [], []     # predictions (n_classes, length) and targets (length,) of models of texts
 
     def after_step(self, learn: Learner) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from ..loop import Learner, doubled_batch, inputs_and_target, needed_names
+from ..loop import Learner, inputs_and_target, needed_names
 
 # %% ../../nbs/look/10_mistakes.ipynb #c78553d8
 def _kind(dtype): return str(dtype).removeprefix('torch.')
@@ -91,7 +91,7 @@ def _one_sample(o):
     wanted = next(filter(None, map(dim, o.learn.model.modules())), None)
     if o.inputs and o.inputs[0].ndim + 1 == wanted: return (
         f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples: '
-        'pass x[None] for one sample, or learn.predict(x, batched=False)')
+        'pass x[None] for one sample')
 
 def _channels_last(o):
     x, n = o.inputs[0], int(re.search(r'to have (\d+) channels', o.text)[1])
@@ -136,7 +136,6 @@ _KNOWN = [      # (words of an error, what to do: a text, or a function of what 
 # %% ../../nbs/look/10_mistakes.ipynb #452c555d
 def _about_step(e, learn, text):
     "Explain an error of the call of a step or of forward"
-    if learn.training and (doubled := doubled_batch(learn)): return doubled
     is_forward = 'forward()' in text
     if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and is_forward:
         return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): '

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from ..base import batch_size, folded, format_value
 from ..draw import text_table
 from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
-from ..loop import Learner, class_names, n_samples, trains_loss
+from ..loop import Learner, class_names, trains_loss
 from .confusion import Confusion, count_confusion
 from .losses import Collect, Singles, batches_of, check_mean, loss_of, one_sample, whole_loss
 from .pictures import are_boxes, shares
@@ -227,7 +227,7 @@ def results_of(learn: Learner,
         if classes is None: classes = class_names(learn, dl)
         look = Look(classes, decode, mean, std, columns, min_score)
         get_losses, is_single = loss_of(learn, loss)
-        collect, states = Collect(n_samples(dl), get_losses, keep), rng_states(dl)
+        collect, states = Collect(get_losses, keep), rng_states(dl)
         try: metrics, losses = _run(learn, dl, collect, is_single)
         finally: set_rng_states(states, dl)
         pred, targ = collect.outputs()

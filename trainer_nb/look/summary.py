@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base import folded, format_bytes, listed, printable, tensors_in
 from ..draw import ALARM
-from ..loop import LambdaHook, Learner, as_count, refuse_script
+from ..loop import LambdaHook, Learner, as_count
 from .batch import Seen, run_once
 from .forecast import Forecast, forecast_of
 
@@ -218,7 +218,6 @@ def summary_of(learn: Learner,
     with folded():
         from torch.utils.flop_counter import FlopCounterMode
         if depth is not None: as_count('depth', depth)
-        refuse_script(learn.model, 'summary')
         found, error = [], None
         def begin(learn): found.append(_Tracer(learn, flops))
         def end(learn): raise Seen

@@ -115,16 +115,6 @@ def detached(x: Any) -> Any:
     if type(x) is not Tensor: return map_tensors(Tensor.detach, x)
     return x.detach() if x.requires_grad else x
 
-def _check_vector(metric, value, pred, targ):
-    "Refuse one value for each sample: there is one fewer for one sample fewer"
-    n = len(pred) if isinstance(pred, Tensor) and pred.ndim else 0
-    if n < 2 or not isinstance(targ, Tensor) or tuple(getattr(value, 'shape', ())) != (n,): return
-    try: fewer = metric.f(pred[1:], targ[1:])
-    except Exception: return
-    if tuple(getattr(fewer, 'shape', ())) == (n - 1,):
-        raise ValueError(f'metric `{metric.name}` returned {n} values for {n} samples, one for '
-                         'each: return their mean, .mean(), or one value for each class')
-
 # %% ../../nbs/loop/20_averages.ipynb #b7c8e1fe
 class _Mean:
     "The weighted mean of values, or of vectors of them"
@@ -172,7 +162,6 @@ class _Values(_Mean):
     def _compute(self, pred, targ, n=None):
         v = noting(self.metric, self.metric.f, pred, targ)
         if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))):
-            if self.sums is None and not self.values: _check_vector(self.metric, v, pred, targ)
             v = self._vector(v)
         self.values.append(copied(v))
         is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss

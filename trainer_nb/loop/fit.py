@@ -25,7 +25,6 @@ from trainer_nb.data import (
 from .accumulate import check_column
 from .hooks import STEPS, Calls, Cancel, CancelFit
 from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
-from .mistakes import before_first
 from .optim import named_parts, trained
 from .parts import check_parts
 from .plan import RESUMABLE, FitBounds, Idle, Plan
@@ -389,7 +388,6 @@ def _end_workers(fit, learn):
 @contextmanager
 def _reported(fit, learn):
     "Report to hooks how the fit ended; add notes to an error"
-    undo = None if learn._looked.is_done(learn) else before_first(learn)
     try:
         fit.steps = BoundSteps(learn)
         learn.phase.use(fit.steps, learn)
@@ -408,7 +406,6 @@ def _reported(fit, learn):
         if not fit.is_resumable:
             learn.cancelled = 'error'
             learn._explain(e)
-        if undo is not None: undo()
         note_place(e, f'raised {learn.position}', learn.batch)
         raise
     finally:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from threading import get_ident
-from types import FunctionType, GeneratorType
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
@@ -32,26 +32,25 @@ from trainer_nb.loop.fit import (
 )
 from .history import History
 from .hook_table import Hooked, as_hooks
-from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
+from .hooks import Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
 from .losses import step_with_closure
 from .accumulate import Accumulators
 from .metrics import as_metrics, check_sets, missing_inputs
-from .missing import about_batch, set_predict_step
 from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
     set_lr, trained
 )
-from .outputs import Joined, n_samples, sizes_of
+from .outputs import Joined, sizes_of
 from . import parts
 from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
 from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
-    DefaultResult, check_loss, check_parameters, is_number, needed_names, unpack
+    DefaultResult, as_step, check_loss, is_number, needed_names, unpack
 )
 from .world import World
 
@@ -69,8 +68,6 @@ class Phase:
     requests = ()               # of the fit, if this is a pass of its own
     next_due = math.inf         # optimizer step at which something is due
     last_loss = None            # of the batch before: its graph is freed once the next one exists
-    stand = None                # of a prediction by the user's own step: a `Stand`, which calls it
-    is_inputs = False           # the batches of a prediction hold inputs alone
 
     def __init__(self,
         model: Any = None,      # that the steps call; None: that of the phase below
@@ -89,7 +86,6 @@ class Phase:
         "Forget everything about the last batch, so that no tensor outlives it"
         self.batch = self.pred = None
         self.loss = self.result = None
-        self.yielded = None  # the batch as the loader yielded it, in validation
         self.has_pred = False                       # whether `after_pred` was fired for it
         self.generator = self.loss_params = None    # of a step that yields; parameters of its loss
         self.opt_names = self.all_names             # optimizers that step after the loss
@@ -310,9 +306,8 @@ class Validation(_Room):
         if self.sets:
             [(name, batch)] = item.items()
             self.dl, self.current = self.sets[name], self.sums[name]
-        n, self.yielded = learn.world.count(self.dl, self.pass_.n, batch), batch
         self.batch = to_device(batch, learn.device)
-        return n
+        return learn.world.count(self.dl, self.pass_.n, batch)
 
     def follow(self, learn: Any, at: Mapping[str, Any]) -> None:
         "Check a loss, which may be a number here, as no backward starts from it"
@@ -323,10 +318,7 @@ class Validation(_Room):
 
     def record(self, learn: Any, losses: Any, n: int) -> None:
         "Add the losses and outputs of a batch to the sums"
-        now = self.current
-        if learn._looked.counted != id(self.dl) and not (now.rows or now.n_packed):
-            learn._looked.check_count(learn, self.dl, self.yielded)
-        now.add(losses, self.result, self.result.get('n', n))
+        self.current.add(losses, self.result, self.result.get('n', n))
 
     def count(self, learn: Any) -> None:
         "Count a finished batch"
@@ -461,13 +453,6 @@ class Learner(Hooked):
             self._known = frozenset(())
             self._known = frozenset(vars(self))
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name in STEPS:
-            if not isinstance(f := vars(cls).get(name), FunctionType): continue
-            needed = ('self', 'loss') if name == 'do_backward' else ('self',)
-            check_parameters(f, needed, (), f'{cls.__name__} defines `{name}')
-
     # the steps of a batch: override one in a subclass, or wrap it by a hook
 
     @with_comments
@@ -500,23 +485,31 @@ class Learner(Hooked):
         batch: Any,     # what `predict` was passed, on the device: batches of tensors or lists; of
                         # a loader what it yields
     ) -> Any:           # predictions, or a dict with 'pred', and 'targ' for `with_targs=True`
-        """The step of `predict`; default: the step of validation without its loss
-
-        Where a batch lacks its target, nothing that depends on it is computed.
-        """
-        phase = self.phase
-        if phase.stand is not None: return phase.stand(batch)
+        "The step of `predict`; default: call the model, or the step of validation if that is your own"
         if isinstance(batch, Tensor): batch = (batch,)
-        args, kwargs, targ = (), batch, None
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
-        is_without = (n in (1, (self._looked.n_entries or 0) - 1)
-                      or n <= len(needed_names(self.model.forward)))
-        if n and (is_without or phase.is_inputs): args, kwargs = batch, {}
-        elif n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
-            args, kwargs, targ = unpack(batch, self.loss_fn)
-        phase.pred, phase.has_pred = self.model(*args, **kwargs), True
+        if n and (n == 1 or n <= len(needed_names(self.model.forward))): return self._predicted(batch)
+        if n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
+            return self._predicted(*unpack(batch, self.loss_fn))
+        return self._predicted((), batch)
+
+    def _predicted(self, args, kwargs=None, targ=None):
+        phase = self.phase
+        phase.pred, phase.has_pred = self.model(*args, **(kwargs or {})), True
         self.calls.fire('after_pred', self)
         return {'pred': phase.pred, 'targ': targ}
+
+    def _prediction_step(self, phase, how):
+        "Return the step for what `to_predict` returned, which says `how`"
+        if not self.is_own('predict_step'):
+            if not phase.is_default: return phase.step_fn
+            return self._predicted if how else self.predict_step
+        step = as_step(self.predict_step, self)
+        def own(batch):
+            res = step(batch[0] if how == 'bare' else batch)
+            phase.has_pred = False      # that of the default step, which it may have called
+            return res if isinstance(res, Mapping) and 'pred' in res else {'pred': res}
+        return own
 
     def do_step(self) -> None:
         "Forward: from `batch` to `loss` and `result`. Wrapped by hooks, overridden by subclasses"
@@ -710,7 +703,7 @@ class Learner(Hooked):
     ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; with several sets, also 'valid_<set>_<metric>'
         "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
-            self._check_use()
+            self.check_thread()
             dl = parts.loader_for(self, self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
             if self.batch is not None and not self.training: raise RuntimeError(
@@ -730,54 +723,45 @@ class Learner(Hooked):
                                     # or paths, or a data frame, for a `predict_step`, or for a
                                     # `Table`, `Images` or `Texts` in `state`. Or several tensors or
                                     # arrays: all are inputs of the model
-        with_targs: bool = False,   # return targets too
-        batched: bool = True,       # False: one sample, without the dimension of the batch, and so is the result
-        as_frame: Any = False,      # True, or class names: a pandas `DataFrame`, with probabilities
+        with_targs: bool = False,   # return targets too, None where the batches have none
     ) -> Any:                   # all predictions on the host, as the model returns them: tensors
                                 # and nestings of them (with `AMP` in bfloat16: NumPy needs
                                 # .float()), or a list; or (predictions, targets)
         """Return predictions, in evaluation mode and without gradients
 
-        Of a tuple, the last entry is the target if the model can be called without it; after a fit,
-        if it has as many entries as a training batch.
+        Of a tuple, the last entry is the target if the model can be called without it. A step of your
+        own needs whole batches, or a `predict_step` beside it.
         """
         with folded():
-            self._check_use()
+            self.check_thread()
             if not data: raise TypeError(
                 'predict got nothing: pass inputs, or a loader such as learn.valid_dl')
-            given = data if batched else parts.batch_of_one(data)
-            if len(data) > 1: dl, how = parts.several(self, given), 'inputs'
-            else: dl, how = parts.to_predict(self, *given)
-            if with_targs and how == 'inputs' and not self.is_own('predict_step'): raise ValueError(
-                'predict got inputs without targets: '
-                'pass both in a tuple, predict((x0, x1, y), with_targs=True)')
-            frame = None if as_frame is False else self._make_frame(as_frame, data[0], dl)
+            if len(data) > 1: dl, how = parts.several(self, data), 'inputs'
+            else: dl, how = parts.to_predict(self, *data)
             if is_shuffled(source(dl)) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
-            phase, total = Validation(pass_=Pass(dl)), n_samples(dl)
-            preds, targs = Joined('predictions', total), Joined('targets', total)
+            phase, preds, targs = Validation(pass_=Pass(dl)), Joined('predictions'), Joined('targets')
             with _apart(phase, self):
-                set_predict_step(phase, self, how)
+                phase.step_fn = self._prediction_step(phase, how)
                 for batch in phase.pass_:
                     if phase.sets: [batch] = batch.values()
                     phase.batch = to_device(batch, self.device)
-                    try: phase.do['do_step']()
-                    except (KeyError, IndexError, TypeError, ValueError) as e:
-                        text = about_batch(batch, phase.is_default, self._looked.n_entries)
-                        if text and not self.is_own('predict_step'): e.add_note(text)
+                    try:
+                        phase.do['do_step']()
+                        while phase.generator is not None: phase.do['do_step']()
+                        if phase.pred is None: raise KeyError("the step returned no 'pred'")
+                    except (AttributeError, LookupError, TypeError, ValueError) as e:
+                        is_own = not (phase.is_default or self.is_own('predict_step'))
+                        if is_own: e.add_note(parts.about_step(batch, how))
                         raise
-                    if phase.pred is None: raise KeyError("the step returned no 'pred'")
                     sizes = sizes_of(batch, phase.result.get('n'))
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.pass_.n += 1
                     phase.clear()
             if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
-            is_one = not batched and frame is None
-            pred, targ = preds.result(is_one), targs.result(is_one) if with_targs else None
-            if frame is not None: return frame(pred, targ)
-            return (pred, targ) if with_targs else pred
+            return (preds.result(), targs.result()) if with_targs else preds.result()
 
     @with_comments
     def __call__(self,
@@ -786,7 +770,7 @@ class Learner(Hooked):
     ) -> Any:           # what the model returns, on `device`
         "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
         with folded():
-            self._check_use()
+            self.check_thread()
             dtype = float_dtype(self.model)
             batch = [to_device(parts.as_inputs(o, dtype), self.device) for o in (inputs, named)]
             phase = Validation(pass_=Pass([batch]))
@@ -1002,21 +986,12 @@ class Learner(Hooked):
 
     # checks
 
-    def _check_use(self) -> None:    # raises RuntimeError or AttributeError
-        "Refuse a call in another thread than that of a running fit, and foreign attributes between fits"
-        self.check_thread()
-        if not self.is_fitting: self._check_names()
-
     def check_thread(self) -> None:     # raises RuntimeError
         "Refuse a call in another thread than that of a running fit"
         if self.history.thread not in (None, get_ident()): raise RuntimeError(
             'this learner is in a fit, in another thread: learn.request(f) asks the fit to call '
             'f(learn) between two batches, for example '
             'learn.request(lambda learn: print(learn.validate()))')
-
-    def _check_names(self) -> None:      # raises AttributeError
-        "Refuse attributes that a learner does not have; a subclass may have others"
-        parts.check_attributes(self, self._known)
 
     def is_own(self, name: str) -> bool:
         "Return whether the step of a name is the user's own, passed or overridden"
@@ -1047,10 +1022,6 @@ class Learner(Hooked):
     def _resume_from(self, source: Any) -> bool:
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
-
-    def _make_frame(self, names: Any, data: Any, dl: Any) -> Any:
-        "Make what `predict(as_frame=...)` passes its result through: none here, without tables"
-        raise RuntimeError('predict(as_frame=...) makes a table: use the Learner of trainer_nb.all')
 
     def _explain(self, e: BaseException) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"

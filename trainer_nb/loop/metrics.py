@@ -10,14 +10,13 @@ __all__ = ['accuracy', 'as_scores', 'Metric', 'as_metrics', 'check_sets', 'missi
 import math, re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from inspect import signature
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, did_you_mean, with_comments
+from ..base import did_you_mean, with_comments
 from .averages import stack_scalars
 from .hooks import is_custom
 
@@ -52,73 +51,6 @@ def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
         if 'CausalLM' in type(pred).__name__: logits, targ = logits[..., :-1], targ[:, 1:]
     return logits, targ
 
-# %% ../../nbs/loop/03_metrics.ipynb #9c1f4d42
-def _takes_labels(f):
-    "Return whether a function of scikit-learn takes class ids or values, rather than scores"
-    names = {*list(signature(getattr(f, 'func', f)).parameters)[:2]}
-    return names in ({'y_true', 'y_pred'}, {'labels_true', 'labels_pred'})
-
-# %% ../../nbs/loop/03_metrics.ipynb #0fa11a5c
-class _OfAll:
-    "A function of scikit-learn as a metric object: computed from all outputs of a pass"
-    kinds = {'preds': [Tensor], 'targs': [Tensor], 'are_ids': bool}
-    def __init__(self, f, name):
-        if not _takes_labels(f):
-            raise ValueError(
-                f'metric `{name}` of scikit-learn takes neither class ids nor values: pass an object that collects '
-                'what it needs, such as torchmetrics.AUROC(task="multiclass", num_classes=...), or call it after '
-                'training: pred, targ = learn.predict(learn.valid_dl, with_targs=True), with scores such as '
-                f'{name}(targ, pred.softmax(1)), or pred.softmax(1)[:, 1] for two classes')
-        self.f, self.name = f, name
-        self.reset()
-
-    def reset(self): self.preds, self.targs, self.are_ids = [], [], False
-
-    def update(self, pred, targ):
-        if targ.is_floating_point() == pred.is_floating_point(): pass        # values, or ids
-        elif pred.ndim == targ.ndim + 1 and pred.size(1) > 1:
-            pred, targ, self.are_ids = pred.argmax(1).flatten(), targ.flatten(), True
-        else: raise ValueError(
-            f'{self.name} got predictions of shape {tuple(pred.shape)} and targets of shape '
-            f'{tuple(targ.shape)}: expected logits (n, n_classes) and class ids (n,). '
-            'Otherwise return class ids from the step, '
-            f"{{..., 'ids': (pred > 0).long()}}, and pass Metric({self.name}, pred='ids')")
-        self.preds.append(pred.clone())
-        self.targs.append(targ.clone())
-
-    def compute(self):
-        targ, pred = (torch.cat([t.float() if t.dtype == torch.bfloat16 else t for t in o]).cpu().numpy()
-                      for o in (self.targs, self.preds))
-        if self.are_ids: targ, pred = targ[targ >= 0], pred[targ >= 0]      # as `accuracy` counts
-        return self.f(targ, pred)
-
-    def merge_state(self, others):
-        for o in others: self.preds, self.targs = self.preds + o.preds, self.targs + o.targs
-
-    def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
-
-    def load_state_dict(self, state): vars(self).update(check_kinds(state, self.kinds, self.name))
-
-# %% ../../nbs/loop/03_metrics.ipynb #3017a101
-def _has(o, *names): return all(callable(getattr(o, name, None)) for name in names)
-
-class _Aggregated:
-    "A cumulative metric of MONAI as a metric object"
-    def __init__(self, f): self.f = f
-    def reset(self): self.f.reset()
-    def update(self, pred, targ): self.f(pred, targ)
-
-    def compute(self):
-        value = self.f.aggregate()
-        return value[0] if isinstance(value, tuple) else value      # the second one counts
-
-    def state_dict(self): return {'buffer': self.f.get_buffer()}
-
-    def load_state_dict(self, state):
-        buffer = check_kinds(state, {'buffer': (None, Tensor, [Tensor])}, type(self.f).__name__)['buffer']
-        self.f.reset()
-        if buffer is not None: self.f.extend(*([buffer] if isinstance(buffer, Tensor) else buffer))
-
 # %% ../../nbs/loop/03_metrics.ipynb #4ea19e17
 def _entries(metric, name, value, classes):
     "Return the entries of a number or a vector by column"
@@ -140,8 +72,7 @@ class Metric:
     @with_comments
     def __init__(self,
         f: Any,                   # `f(pred, targ)` → scalar, vector or dict of these; or object
-                                  # with `update`, `compute`, `reset`, or as MONAI's; or function of
-                                  # scikit-learn, computed as f(targ, pred) from a pass's outputs
+                                  # with `update`, `compute`, `reset`
         name: str | None = None,  # name in `train_<name>` and `valid_<name>`, prefix for a dict's
                                   # keys; None: the function's
         pred: str = 'pred',       # key in `learn.result` of the first argument
@@ -150,16 +81,15 @@ class Metric:
         classes: Sequence[str] | None = None,   # names of a vector's entries; None: their indices
     ):
         if isinstance(f, type): raise TypeError(f'metric {f.__name__} is a class: pass an instance, {f.__name__}(...)')
-        self.is_object = _has(f, 'update', 'compute', 'reset')
+        self.is_object = all(callable(getattr(f, o, None)) for o in ('update', 'compute', 'reset'))
         if not self.is_object and not callable(f):
             raise TypeError('a metric is a function or an object with update, compute and reset; '
                             f'got a {type(f).__name__}')
         plain = getattr(f, 'func', f)   # of a partial
         own = getattr(plain, '__name__', type(plain).__name__).strip('<>')
-        if (getattr(plain, '__module__', None) or '').startswith('sklearn.'):
-            f, self.is_object = _OfAll(f, own), True
-        elif not self.is_object and _has(f, 'aggregate', 'get_buffer', 'reset'):
-            f, self.is_object = _Aggregated(f), True
+        if (getattr(plain, '__module__', None) or '').startswith('sklearn.'): raise TypeError(
+            f'metric `{own}` of scikit-learn takes the targets first, and all of a pass: pass an object of '
+            'torchmetrics, or call it after the fit, with learn.predict(dl, with_targs=True)')
         self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
@@ -184,14 +114,8 @@ class Metric:
     ) -> dict[str, Tensor]:  # column → 0-d tensor; raises TypeError or ValueError for other values
         "Return the entries of a value by column: `f1/cat` for a vector, the keys of a dict"
         if not isinstance(value, Mapping): return _entries(self.name, self.name, value, self.classes)
-        found = value.get('classes', ()) if self.is_object else ()
-        ids = torch.as_tensor(found).reshape(-1).tolist()   # that a detection metric has seen
-        seen = [self.classes[i] for i in ids] if self.classes else ids
         res = {}
-        for k, v in value.items():
-            if ids and k == 'classes': continue
-            classes = seen if getattr(v, 'shape', None) == (len(ids),) else self.classes
-            res |= _entries(self.name, f'{self.prefix}{k}', v, classes)
+        for k, v in value.items(): res |= _entries(self.name, f'{self.prefix}{k}', v, self.classes)
         return res
 
     def __repr__(self): return f'Metric({self.name})'

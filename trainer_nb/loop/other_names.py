@@ -24,77 +24,30 @@ def _by_name(table):
 
 # %% ../../nbs/loop/31_other_names.ipynb #ce450dd1
 EVENT_NAMES = _by_name({    # event or step here → names elsewhere; as a dict: their name → ours
-    '`before_fit`':
-        'begin_fit on_fit_begin on_fit_start on_train_begin on_train_start fit_start before_run',
-    '`after_fit`': 'end_fit on_fit_end on_train_end fit_end after_run',
-    '`before_epoch`':
-        'begin_epoch begin_train on_epoch_begin on_epoch_start on_train_epoch_start epoch_start '
-        'epoch_started before_train before_train_epoch',
-    '`after_epoch`': 'end_epoch on_epoch_end on_train_epoch_end epoch_end epoch_completed',
-    '`before_step`':
-        'begin_batch on_batch_begin on_batch_start on_step_begin on_train_batch_begin '
-        'on_train_batch_start batch_start iteration_started before_batch before_train_iter',
-    '`before_step`, where `learn.training` is False':
-        'on_test_batch_begin on_validation_batch_start on_test_batch_start before_val_iter',
-    '`after_step`':
-        'end_batch on_batch_end on_step_end on_substep_end on_train_batch_end batch_end '
-        'iteration_completed after_batch after_train_iter',
-    '`after_step`, where `learn.training` is False':
-        'on_test_batch_end on_validation_batch_end after_val_iter on_prediction_step',
-    '`before_valid`':
-        'begin_validate on_test_begin on_validation_start on_validation_epoch_start '
-        'before_validate before_val before_val_epoch after_train after_train_epoch',
-    '`after_valid`':
-        'on_test_end on_evaluate on_validation_end on_validation_epoch_end after_validate '
-        'after_val after_val_epoch',
-    '`after_loss`': 'begin_backward on_loss_end on_backward_begin on_before_backward before_backward',
-    '`after_backward`': 'on_backward_end on_after_backward on_grad_computed',
-    '`do_opt_step(learn, nxt)`':
-        'on_before_optimizer_step on_pre_optimizer_step on_optimizer_step optimizer_step '
-        'before_optimizer_step',
-    '`do_zero_grad(learn, nxt)`': 'on_before_zero_grad on_zero_grad optimizer_zero_grad',
-    '`after_cancel`':
-        'on_exception on_keyboard_interrupt after_cancel_step after_cancel_batch '
-        'after_cancel_train after_cancel_validate after_cancel_epoch after_cancel_fit',
+    '`before_fit`': 'begin_fit on_train_begin on_train_start',
+    '`after_fit`': 'on_train_end',
+    '`before_epoch`': 'begin_epoch on_epoch_begin on_train_epoch_start',
+    '`after_epoch`': 'on_epoch_end on_train_epoch_end',
+    '`before_step`': 'before_batch on_train_batch_begin on_train_batch_start',
+    '`after_step`': 'after_batch on_train_batch_end on_step_end iteration_completed',
     '`after_step`, with the values in `learn.history`': 'on_log',
-    '`state_dict` and `load_state_dict`': 'on_save on_save_checkpoint on_load_checkpoint',
-    "the learner's step, Learner(train_step=f)": 'training_step compute_loss',
-    "the learner's step, Learner(eval_step=f)": 'validation_step test_step prediction_step predict_step',
+    '`after_valid`': 'after_validate on_evaluate on_validation_end on_validation_epoch_end',
+    '`after_backward`': 'on_grad_computed',
+    "the learner's step, Learner(train_step=f)": 'training_step',
+    "the learner's step, Learner(eval_step=f)": 'validation_step',
     "the learner's Learner(optim=...), and the hook LRScheduler": 'configure_optimizers',
 })
 
 # %% ../../nbs/loop/31_other_names.ipynb #0ac85c8b
-_EPOCHS = 'epochs', 'max_epochs', 'num_epochs', 'n_epoch', 'nb_epochs', 'num_train_epochs'
+_EPOCHS = 'epochs', 'max_epochs'
 _ARGUMENTS = _by_name({     # name here → names in other libraries; as a dict: their name → ours
-    'hooks=[...]': 'callbacks cbs callback plugins',
+    'hooks=[...]': 'callbacks cbs',
     'n_epochs, the first argument of learn.fit(n_epochs)': ' '.join(_EPOCHS),
-    'loss_fn': 'criterion loss loss_func loss_function lossfn',
-    'optim, an optimizer or its class': 'optimizer optimizers opt_func opt optim_func',
-    'train_dl and valid_dl, loaders or tuples (x, y)':
-        'dataloaders dls data datamodule dataset train_data',
-    'train_dl of the Learner':
-        'train_dataloader train_dataloaders train_loader trainloader train_dataset train_ds',
-    'valid_dl of the Learner':
-        'val_dataloader val_dataloaders val_loader valid_loader val_dl eval_dataset valid_ds '
-        'validation_data test_dl',
-    'lr': 'learning_rate lr_max base_lr',
-    'bs of the Learner': 'batch_size per_device_train_batch_size',
-    'device': 'accelerator devices gpus',
-    'metrics=[...]': 'metric compute_metrics metric_fns',
-    'a hook: hooks=[LRScheduler(...)]': 'scheduler lr_scheduler schedulers',
-    'a hook: hooks=[AMP()]': 'precision fp16 bf16 mixed_precision',
-    'a hook: hooks=[GradClip(1.)]': 'gradient_clip_val max_grad_norm clip_grad global_clipnorm',
-    'a hook: hooks=[GradClip(norm_per_tensor=1.)]': 'clipnorm',
-    'a hook: hooks=[GradClip(value=1.)]': 'clipvalue',
-    'a hook: hooks=[GradAccum(n)]': 'accumulate_grad_batches gradient_accumulation_steps grad_accum',
-    'display of the Learner': 'verbose progress_bar enable_progress_bar',
-    'optim=partial(AdamW, weight_decay=...)': 'wd weight_decay',
-    'seed of the Learner': 'random_state',
-    'max_steps': 'steps n_steps',
-    'valid_every': 'validation_steps val_check_interval eval_steps',
-    'valid_every_epochs': 'check_val_every_n_epoch validation_freq valid_interval',
-    'resume': 'ckpt_path resume_from_checkpoint',
-    'an argument of learn.fit(n_epochs)': 'n_epochs',
+    'loss_fn': 'criterion loss loss_func',
+    'optim, an optimizer or its class': 'optimizer opt_func',
+    'lr': 'learning_rate',
+    'bs of the Learner': 'batch_size',
+    'display of the Learner': 'verbose',
 })
 
 # %% ../../nbs/loop/31_other_names.ipynb #1cbd434b
@@ -146,39 +99,14 @@ def refuse_fit(f: Callable, given: Sequence, others: Mapping) -> NoReturn:
 
 # %% ../../nbs/loop/31_other_names.ipynb #40c1d251
 _METHODS = _by_name({     # name here → names in other libraries; as a dict: their name → ours
-    'learn.validate(dl)': 'evaluate test score',
-    'learn.fit(n_epochs)': 'train fine_tune train_model run',
-    'learn.fit_one_cycle(n_epochs) or learn.fit(n_epochs)': 'fit_flat_cos fit_generator',
+    'learn.validate(dl)': 'evaluate',
+    'learn.fit(n_epochs)': 'train fine_tune',
     'Learner(..., loss_fn=, optim=, metrics=); for torch.compile the hook Compile()': 'compile',
-    'learn.predict(dl, with_targs=True)': 'get_preds predict_proba',
-    'the hook Freeze(...)': 'freeze freeze_to unfreeze',
-    'learn.history, learn.history.plot()': 'recorder plot_loss plot_losses logged_metrics callback_metrics',
-    'learn.train_dl and learn.valid_dl': 'dls dataloaders train_dataloader train_loader',
-    'learn.valid_dl': 'val_dataloader val_dl',
-    'learn.loss_fn': 'criterion loss_func loss_function',
-    'learn.opt or learn.opts': 'optimizer optimizers',
-    'learn.hooks': 'callbacks cbs',
-    'learn.add_hook(hook)': 'add_cb add_cbs add_callback',
-    'learn.remove_hook(hook)': 'remove_cb remove_cbs remove_callback',
-    'learn.save(path)': 'save_model save_checkpoint save_weights',
-    'learn.load(path)': 'load_model load_weights load_checkpoint load_from_checkpoint',
-    'learn.lr_find()': 'lr_finder tune find_lr',
-    'learn.state.epoch': 'current_epoch epoch',
-    'learn.state': 'step_state',
-    'learn.loss': 'loss_t',
-    'learn.state.optimizer_step': 'global_step',
-    'a method of learn.model': 'parameters eval state_dict load_state_dict named_parameters modules',
-    'Learner(..., device=...)': 'to cuda cpu',
-    'learn.stop()': 'stop_training should_stop',
-    'learn.results().show()': 'show_results plot_top_losses top_losses show_preds show_at get_top_losses',
-    'learn.results().confusion()': 'plot_confusion_matrix confusion_matrix most_confused',
-    'learn.results().report()': 'print_classification_report classification_report',
-    'Learner(..., hooks=[AMP()])': 'to_fp16 to_fp32 to_bf16',
-    'learn.record(name, value)': 'log log_dict log_metrics',
-    'Learner(..., display=False)': 'no_bar no_mbar no_logging',
-    'learn.validate() or learn.predict(x)': 'tta',
-    'learn.train_step(batch), which returns the loss': 'one_batch training_step validation_step compute_loss',
-    'learn.export(path)': 'export_model to_onnx to_torchscript',
+    'learn.predict(dl, with_targs=True)': 'get_preds',
+    'learn.history, learn.history.plot()': 'recorder',
+    'learn.save(path)': 'save_model',
+    'learn.load(path)': 'load_model',
+    'a method of learn.model': 'parameters state_dict eval',
 })
 
 # %% ../../nbs/loop/31_other_names.ipynb #ce83544c

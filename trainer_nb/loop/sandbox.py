@@ -28,7 +28,7 @@ from .hook_table import Hooked
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
-from .parts import check_parts, check_shapes
+from .parts import check_parts
 from .snapshot import Snapshot
 from .steps import loss_weight
 
@@ -92,7 +92,6 @@ def _collections(parts):
 
 def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
     "Capture a learner with all that it owns; without loaders if their passes may be open"
-    check_shapes(learn, 'a dry run')
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     parts = _parts(learn, dls)
     held = []
