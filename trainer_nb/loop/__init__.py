@@ -34,4 +34,3 @@ from .snapshot import (
 from .parts import check_shapes, class_names, move, refuse_script
 from .learner import Learner
 from .sandbox import unchanged, without_hooks
-from .fakes import without_values
