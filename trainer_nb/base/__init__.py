@@ -10,7 +10,7 @@ from .text import (
     with_comments
 )
 from .memory import TensorMeter, is_oom, memory_in_use
-from .errors import described, drop_locals, folded, library_versions, needed, note_place, owner, passed, show_error
+from .errors import described, drop_locals, folded, library_versions, needed, note_place, show_error
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls, can_unshard,
     compile_errors, compile_modes, compile_options, each_, end_processes, forget_groups,

@@ -404,10 +404,8 @@ def _reported(fit, learn):
         learn.cancelled = 'error'
         raise _misplaced(e) from e
     except Exception as e:
-        fit.is_resumable = learn.cancelled == 'memory'
-        if not fit.is_resumable:
-            learn.cancelled = 'error'
-            learn._explain(e)
+        learn.cancelled = 'error'
+        learn._explain(e)
         if undo is not None: undo()
         note_place(e, f'raised {learn.position}', learn.batch)
         raise

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader
 
 # %% ../../nbs/loop/18_learner.ipynb #06958ea3
 from trainer_nb.base import (
-    backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device,
-    with_comments
+    backward, check_seed, described, drop_locals, folded, format_bytes, is_oom, memory_in_use,
+    note_place, opt_step, set_seed, to_device, with_comments
 )
-from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
+from ..data import Pass, is_shuffled, length, sets_of, source
 from trainer_nb.loop.fit import (
     BoundSteps, Fit, _misplaced, add_to_row, close_epoch, close_valid, go_back, match_loaders,
     open_epoch, open_valid, put_back, running_fit, wants_last_valid
@@ -49,7 +49,6 @@ from . import parts
 from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
-from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
     DefaultResult, check_loss, check_parameters, is_number, needed_names, unpack
 )
@@ -116,7 +115,7 @@ class Phase:
     ) -> bool:                      # whether all are done; False: something is due between two
         "Process batches: forward, what follows each loss, and what counts the batch"
         for item in batches:
-            losses, again = None, False
+            losses = None
             try:
                 n = self.begin(learn, item)
                 at = learn.calls.at
@@ -139,14 +138,12 @@ class Phase:
                 self.record(learn, losses, n)
             except CancelStep: self.drop(learn)
             except (MemoryError, RuntimeError) as e:
-                again = is_oom(e) and self.make_room(learn, e, item)
-                if not again: raise
-            if again: self.run(learn, [item])
-            else:
-                self.count(learn)
-                for f in learn.calls.at['after_step']: f(learn)
-                self.last_loss = self.loss      # its memory is used again in turn, which is faster
-                self.clear()
+                if is_oom(e): self.make_room(learn, e)
+                raise
+            self.count(learn)
+            for f in learn.calls.at['after_step']: f(learn)
+            self.last_loss = self.loss      # its memory is used again in turn, which is faster
+            self.clear()
             if self.requests or learn.state.optimizer_step >= self.next_due: return False
         return True
 
@@ -197,36 +194,6 @@ class _Results(Phase):
         self.loss, self.opt_names = loss, (name,)
         self.loss_params = [p for p in parameters(opts[name]) if p.requires_grad]
 
-# %% ../../nbs/loop/18_learner.ipynb #ph000005
-class _Room(_Results):
-    "What happens to a batch that runs out of memory"
-
-    def make_room(self, learn: Any, e: BaseException, item: Any) -> bool:
-        "Release a batch that ran out of memory, the loader's `item`; return whether to repeat it"
-        fit, before = learn.fitting, learn.cancelled
-        try: text = shortage(learn, e)
-        except Exception as other: text = f'what takes the memory could not be described: {other!r}'
-        can_repeat = (self.training and not self.stepped and learn.world.size == 1
-                      and not in_opt_step(e))
-        if self.training:
-            for opt in learn.opts.values():
-                for p in parameters(opt): p.grad = None
-        self.current.undo()     # what a hook recorded for the batch stays: some is from before its start
-        self.last_loss = None
-        self.clear()
-        drop_locals(e)
-        again = can_repeat and any(h.relieve(learn) for h in learn.hooks)
-        if again: learn._cancel('memory')
-        else: e.add_note(text)
-        learn.cancelled = before
-        is_own = fit is not None and self.pass_ is not None and self in (fit.train, fit.valid)
-        if again or learn.world.size > 1 or not is_own: return again
-        self.pass_.put_back(to_device(item, 'cpu'))
-        fit.rng_states = rng_states(learn.train_dl, learn.valid_dl)
-        learn._cancel('memory')
-        e.add_note('learn.resume() continues with this batch')
-        return False
-
     def drop(self, learn: Any) -> None:
         "Forget a batch that a hook cancelled"
         for name in learn.opts if self.training else ():
@@ -234,6 +201,23 @@ class _Room(_Results):
             self.do['do_zero_grad']()
         self.current.forget()
         learn._cancel('step')
+
+    def make_room(self, learn: Any, e: BaseException) -> None:
+        "Release a batch that ran out of memory, and note in the error what was in use and what helps"
+        used, limit = memory_in_use(learn.device)
+        text = 'memory ran out'
+        if self.batch is not None: text += f' with a batch {described(self.batch)}'
+        if used: text += f'; in use {format_bytes(used)}' + (f' of {format_bytes(limit)}' if limit else '')
+        e.add_note(
+            f'{text}. What helps: smaller batches, whose size learn.find_batch_size() finds, in training with '
+            'GradAccum(n) for the same steps; AMP(), which halves most activations; in large blocks of the '
+            'model torch.utils.checkpoint')
+        if self.training:
+            for opt in learn.opts.values():
+                for p in parameters(opt): p.grad = None
+        self.last_loss = None
+        self.clear()
+        drop_locals(e)
 
 # %% ../../nbs/loop/18_learner.ipynb #0c755b57
 def _train_batches(phase, learn):
@@ -246,7 +230,7 @@ def _train_batches(phase, learn):
     return res
 
 # %% ../../nbs/loop/18_learner.ipynb #f7d5b358
-class Training(_Room):
+class Training(_Results):
     "A pass over the training data"
     training = True
 
@@ -296,7 +280,7 @@ def _valid_batches(phase, learn):
     return iter(phase.pass_)
 
 # %% ../../nbs/loop/18_learner.ipynb #15ac3b83
-class Validation(_Room):
+class Validation(_Results):
     "A pass over validation data, or a prediction"
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -442,7 +426,7 @@ class Learner(Hooked):
             self.state, self.history, self.world = StepState(), History(), World()
             self.fitting = self.stopped = None  # the running `Fit`; the one that `resume` continues
             self.cancelled = None       # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
-                                        # 'memory', 'error'
+                                        # 'error'
             self.requests = deque()  # what a running fit was asked for and has not done yet
             self._looked, self._seen = Looked(), {}  # of the first batches; what the steps return
             self._has_cast = self._opts_train = False   # to the model's dtype; optimizers to train
@@ -840,7 +824,7 @@ class Learner(Hooked):
         fit.is_running, fit.model = True, self.model
         with self._base_phase():
             fit.steps = BoundSteps(self)
-            with _Opened(self, Training(sums=sums) if training else _Room(sums=sums)) as phase:
+            with _Opened(self, Training(sums=sums) if training else _Results(sums=sums)) as phase:
                 if training: fit.train, phase.n_batches = phase, float('inf')
                 yield
 

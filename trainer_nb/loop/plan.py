@@ -84,7 +84,7 @@ class StepState:
         self.batch_idx = 0
 
 # %% ../../nbs/loop/12_plan.ipynb #635a7433
-RESUMABLE = 'stop', 'interrupt', 'memory'       # `learn.cancelled` after a fit that can be resumed
+RESUMABLE = 'stop', 'interrupt'     # `learn.cancelled` after a fit that can be resumed
 
 class TrainPass(Pass):
     "A pass over the training data, whose finished batches `StepState` counts"
