@@ -91,7 +91,6 @@ class _Rows(_Batches):
         self.epoch_rows: list[dict] = []
         self.valid_rows: list[dict] = []
         self.flags: list[tuple[int, str]] = []  # (batches so far, what happened then), see `flag`
-        self.branches: list[list[float]] = []   # losses that rewinds have left, see `left_branch`
         self.ends = []          # number of batches recorded at the end of each epoch
         self.warned = set()     # columns with a nan that `add_epoch` has warned about
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
@@ -127,7 +126,7 @@ _ROWS_KINDS = {'names': [str], 'rest': [[object]], 'values': Tensor, 'kinds': Te
 HISTORY_KINDS = {
     'n_packed': int, 'series': {str: SERIES_KINDS}, 'epoch_rows': _ROWS_KINDS,
     'valid_rows': _ROWS_KINDS, 'ends': Tensor, 'warned': [str], 'returned?': [str],
-    'spikes?': [{str: object}], 'flags?': [[(int, str)]], 'branches?': [[(int, float)]]}
+    'spikes?': [{str: object}], 'flags?': [[(int, str)]]}
 
 class _Saved(_Rows):
     "All values, and their state"
@@ -138,7 +137,7 @@ class _Saved(_Rows):
                 'epoch_rows': pack_rows(self.epoch_rows), 'valid_rows': pack_rows(self.valid_rows),
                 'ends': torch.tensor(self.ends, dtype=torch.int64), 'warned': sorted(self.warned),
                 'returned': [*self.returned], 'spikes': [dict(o) for o in self.spikes],
-                'flags': [[*o] for o in self.flags], 'branches': [[*o] for o in self.branches]}
+                'flags': [[*o] for o in self.flags]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
@@ -150,7 +149,6 @@ class _Saved(_Rows):
         self.returned = dict.fromkeys(state.get('returned', ()))
         self.spikes = [dict(o) for o in state.get('spikes', ())]
         self.flags = [(n, what) for n, what in state.get('flags', ())]
-        self.branches = [[*o] for o in state.get('branches', ())]
         self.epoch_rows[:] = unpack_rows(state['epoch_rows'])
         self.valid_rows[:] = unpack_rows(state['valid_rows'])
         self.series.clear()
@@ -250,7 +248,7 @@ class History(_Table):
             'epoch, learn.history.steps those by training batch')
 
     def __dir__(self):      # for completion: only what users need
-        inner = """add_epoch add_steps add_valid branches ends epoch_rows fetch flag html lines kept
+        inner = """add_epoch add_steps add_valid ends epoch_rows fetch flag html lines kept
             load_state_dict monitor n_packed n_revised note open_metrics recent returned
             revise_steps series shown_in since state_dict text thread valid_rows warned"""
         return sorted(set(super().__dir__()) - set(inner.split()))
