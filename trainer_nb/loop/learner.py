@@ -208,10 +208,10 @@ class _Results(Phase):
         text = 'memory ran out'
         if self.batch is not None: text += f' with a batch {described(self.batch)}'
         if used: text += f'; in use {format_bytes(used)}' + (f' of {format_bytes(limit)}' if limit else '')
-        e.add_note(
-            f'{text}. What helps: smaller batches, whose size learn.find_batch_size() finds, in training with '
-            'GradAccum(n) for the same steps; AMP(), which halves most activations; in large blocks of the '
-            'model torch.utils.checkpoint')
+        smaller = 'smaller batches, whose size learn.find_batch_size() finds, with GradAccum(n) for the same steps'
+        if not self.training: smaller = 'smaller batches' + ' in valid_dl'*(learn.fitting is not None)
+        e.add_note(f'{text}. What helps: {smaller}; AMP(), which halves most activations; '
+                   'torch.utils.checkpoint in large blocks of the model')
         if self.training:
             for opt in learn.opts.values():
                 for p in parameters(opt): p.grad = None
