@@ -48,11 +48,6 @@ class BoundSteps:
         step = as_step(learn.train_step, learn)
         self.fns = step, as_step(learn.eval_step, learn) if valid else step     # train, valid
         self.is_default = not train, not (train or valid)
-        maker = learn.loss_fn if hasattr(learn.loss_fn, '__name__') else type(learn.loss_fn)
-        is_torch = (getattr(maker, '__module__', None) or '').startswith('torch.nn.')
-        # targets are as the loader yields them
-        self.keeps_targets = tuple(o and not self.at['do_step'] for o in self.is_default)
-        self.is_new = tuple(o and is_torch for o in self.keeps_targets)     # torch's losses are new
         groups = [*chain.from_iterable(o.param_groups for o in learn.opts.values())]
         self.one_rate = len(groups) == 1 and not isinstance(groups[0]['lr'], Tensor)
 

@@ -62,7 +62,7 @@ class Phase:
     below = None                # the phase that it was opened in
     do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
     result_of = None                # `DefaultResult`
-    is_new = is_default = False     # the loss is a tensor of its own; the step is the learner's
+    is_default = False              # the step is the learner's
     sums = pass_ = n_batches = None  # accumulator; `Pass`; its number of batches, None if unknown
     all_names = ()              # of the optimizers
     requests = ()               # of the fit, if this is a pass of its own
@@ -97,7 +97,7 @@ class Phase:
         "Take over the steps that the loop calls, when the phase opens and when hooks change"
         i = 0 if self.training else 1
         self.do, self.step_fn, self.result_of = steps.do, steps.fns[i], steps.result_of
-        self.is_new, self.is_default = steps.is_new[i], steps.is_default[i]
+        self.is_default = steps.is_default[i]
         self.one_rate = steps.one_rate
         self.all_names = self.opt_names = tuple(learn.opts)
 
@@ -125,7 +125,7 @@ class Phase:
                     if not self.has_pred and self.generator is None:
                         for f in at['after_pred']: f(learn)
                     self.follow(learn, at)
-                    loss = self.current.copied(self.loss, self.is_new)
+                    loss = self.current.copied(self.loss)
                     if self.loss_params is None:                # not yielded: it is the only one
                         losses = loss
                         break
@@ -790,12 +790,12 @@ class Learner(Hooked):
         missing = partial(missing_inputs, self._seen, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         names = () if history is None else (history, lr_names(self.opts))
-        def sums(o): return new_sums(self, steps, o, *names, training=training, missing=missing)
-        if training: return Training(pass_=TrainPass(dl, self.state), sums=sums(dl))
+        def sums(): return new_sums(self, steps, *names, training=training, missing=missing)
+        if training: return Training(pass_=TrainPass(dl, self.state), sums=sums())
         pass_ = Pass(dl)
-        if not (sets := pass_.adapter.sets): return Validation(pass_=pass_, sums=sums(dl))
+        if not (sets := pass_.adapter.sets): return Validation(pass_=pass_, sums=sums())
         check_sets(sets, self.metrics)
-        each = Accumulators({name: sums(o) for name, o in sets.items()})
+        each = Accumulators({name: sums() for name in sets})
         return Validation(pass_=pass_, sums=each)
 
     def _bound_steps(self):

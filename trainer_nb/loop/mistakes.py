@@ -15,10 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from ..base import sample_counts
-from ..data import length, may_be_batched, nominal_batch_size, source, yields_new
+from ..data import length, may_be_batched, nominal_batch_size
 from .accumulate import Accumulator
 from .averages import stack_scalars
 from .hooks import is_custom
@@ -187,7 +186,7 @@ def _miscounted(dl, batch, n):
 def _parts_of(learn):
     "Return the parts whose first batch is checked"
     step = vars(learn).get('train_step', type(learn))
-    return learn.model, learn.loss_fn, learn.train_dl, step, *(m.f for m in learn.metrics)
+    return learn.model, learn.loss_fn, learn.train_dl, step
 
 def _around_once(do, name, before, after, learn):
     "Call two functions of the learner around the next call of a step"
@@ -235,7 +234,6 @@ class Looked:
         if isinstance(phase.batch, (tuple, list)): self.n_entries = len(phase.batch)
         if isinstance(phase.result, Mapping):
             if not learn.state.batch_idx: self.check_count(learn, learn.train_dl, phase.batch)
-            phase.sums.look(phase.result, phase.result.get('n', learn.world.n))
         self.parts = _parts_of(learn)
 
     def check_count(self, learn: Any, dl: Any, batch: Any) -> None:
@@ -248,16 +246,12 @@ class Looked:
                       "return the right one from the step, {'loss': ..., 'n': ...}", stacklevel=2)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #97340cb8
-def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False,
-             missing: Any = None) -> Accumulator:
+def new_sums(learn: Any, steps: Any, *args: Any, training: bool = False, missing: Any = None) -> Accumulator:
     "Make the accumulator for the losses and metrics of a pass"
     own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
-    is_copied = learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)
-    is_fresh = steps.keeps_targets[not training] and (yields_new(dl) or is_copied)
-    were_seen = bool(learn.metrics and learn.history) and learn._looked.is_done(learn)
     inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
     return Accumulator(
-        learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
-        is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)
+        learn.metrics, learn.device, *args, world=learn.world, missing=missing,
+        is_sum=not own and is_sum(learn.loss_fn), inputs=inputs)
 
 def _named_inputs(learn): return learn.batch.keys() if isinstance(learn.batch, Mapping) else ()

@@ -133,7 +133,6 @@ def _left_out(hooks):
 class _Latest:
     "Losses and weight of the latest batch, which the loop adds as to an epoch's `Accumulator`"
     latest: Any = (None, 0)
-    looked = False
     copied = staticmethod(without_graph)
 
     def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
@@ -141,8 +140,6 @@ class _Latest:
 
     def record(self, name: str, value: Any, mean: bool = False) -> None: pass
     def forget(self) -> None: pass
-    def take(self, result: Any, n: Any) -> None: pass
-    def undo(self) -> None: pass
 
 # %% ../../nbs/loop/20_sandbox.ipynb #1cfbf2fe
 class DryRun:
