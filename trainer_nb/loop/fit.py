@@ -75,9 +75,9 @@ _DONE = 'valid_values', 'validated_at', 'is_trained'        # in this epoch
 OPEN = 'train', 'valid', 'train_metrics', 'valid_metrics'   # what has a state of its own
 FIT_KINDS = {**dict.fromkeys((*_BOUNDS, *_DONE), (None, int, {str: object})),
              **dict.fromkeys(OPEN, (None, {str: object})),
-             'time_s': (int, float), 'modes': {str: bool}, 'warm': [str], 'kept?': [str]}
+             'time_s': (int, float), 'modes': {str: bool}, 'warm': [str], 'kept': [str]}
 _RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'passes': {f'{k}?': {str: object} for k in OPEN},
-               'hooks': {str: object}, 'objects?': {str: object}, 'buffers?': [{str: Tensor}]}
+               'hooks': {str: object}, 'objects': {str: object}, 'buffers': [{str: Tensor}]}
 
 class Stop(CancelFit):
     "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
@@ -168,7 +168,7 @@ class FitState:
         parts = named_parts(learn, learn.model)
         self.time_s = state['time_s']
         self.modes = [(m, state['modes'][k]) for k, m in parts.items() if k in state['modes']]
-        self.kept = [parts[k] for k in state['kept'] if k in parts] if 'kept' in state else None
+        self.kept = [parts[k] for k in state['kept'] if k in parts]
         if state['train'] is not None: self.train = learn._new_phase(True, history=learn.history)
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
@@ -195,8 +195,8 @@ def load_rank_state(learn: Any, fit: FitState, state: dict[str, Any]) -> None:
     for h in learn.hooks:
         if h.name not in state['hooks']: continue
         h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
-    load_object_states(learn.objects, state.get('objects', {}))
-    for m, buffers in zip(trained(learn), state.get('buffers', [])): set_buffers(m, buffers)
+    load_object_states(learn.objects, state['objects'])
+    for m, buffers in zip(trained(learn), state['buffers']): set_buffers(m, buffers)
     fit.rng_states = state['rng_states']
 
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752d
