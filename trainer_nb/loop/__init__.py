@@ -3,8 +3,7 @@ from .hooks import (
     EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, GoBack, Hook,
     LambdaHook, MainProcessHook, points
 )
-from .order import HookOrderError
-from .hook_table import HookTable, as_hooks, as_markdown
+from .hook_table import HookOrderError, HookTable, as_hooks, as_markdown
 from .averages import stack_scalars
 from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
