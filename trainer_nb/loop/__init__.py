@@ -13,7 +13,7 @@ from .reading import flags_of, with_flags
 from .history import HISTORY_KINDS, History
 from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
-    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
+    check_names, differentiate, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
@@ -24,7 +24,6 @@ from .world import World
 from .outputs import Joined, n_samples, sizes_of
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
-from .losses import differentiate
 from .mistakes import check_first, doubled_batch, inputs_and_target
 from .snapshot import (
     Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers,

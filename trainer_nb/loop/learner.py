@@ -34,7 +34,6 @@ from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import STEPS, Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
-from .losses import step_with_closure
 from .accumulate import Accumulators
 from .metrics import as_metrics, check_sets, missing_inputs
 from .missing import about_batch, set_predict_step
@@ -42,7 +41,7 @@ from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
-    set_lr, trained
+    set_lr, step_with_closure, trained
 )
 from .outputs import Joined, n_samples, sizes_of
 from . import parts
