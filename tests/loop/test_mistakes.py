@@ -159,8 +159,6 @@ CELLS = {
     '.fine_tune': ({}, 'learn.fine_tune(3)', "no attribute 'fine_tune'", r'learn\.fit'),
     'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))',
         r'shape \(3, 8, 8\), without a dimension for samples', r'x\[None\]'),
-    'a generator for two epochs': (dict(train_dl=lambda: ((X, Y) for _ in range(3))), 'learn.fit(2)',
-        'train_dl is a generator, which can be read once, and 2 epochs', 'pass a list'),
     'history[name]': ({}, "learn.history['valid_loss']", 'History holds several tables',
         r"learn\.history\.epochs\['valid_loss'\]"),
 }

@@ -24,11 +24,11 @@ from trainer_nb.data import (
 )
 from .accumulate import check_column
 from .hooks import STEPS, Calls, Cancel, CancelFit
-from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
+from .interrupts import Interrupts, TrainingInterrupted
 from .mistakes import before_first
 from .optim import named_parts, trained
 from .parts import check_parts
-from .plan import RESUMABLE, FitBounds, Idle, Plan
+from .plan import RESUMABLE, FitBounds, Plan
 from trainer_nb.loop.snapshot import (
     get_modes, load_object_states, object_states, set_buffers, set_modes, set_training
 )
@@ -126,7 +126,7 @@ def _starts_workers(fit, learn, name):
 class FitState:
     "How far a fit has come: what a stop keeps, and a checkpoint holds"
     def __init__(self, plan: Plan | None = None):
-        self.plan, self.idle = plan or Plan(), Idle()
+        self.plan = plan or Plan()
         self.train = self.valid = None      # open phases; that of a stopped fit has no model
         self.valid_values: dict[str, float] = {}    # what the last validation of this epoch gave
         self.validated_at = -1              # and at which optimizer step
@@ -215,9 +215,7 @@ class Fit(FitState):
     def is_due(self, learn: Any) -> bool:
         "Between two epochs, return whether another is due; no interrupt in the last one is lost"
         if 'stop_epoch' in learn.requests: self.answer(learn)
-        if self.is_open(learn.state):
-            if self.plan.end_step is not None: self.idle.check(learn.state)
-            return True
+        if self.is_open(learn.state): return True
         if 'interrupt' in learn.requests: self.answer(learn)
         return False
 
@@ -429,6 +427,5 @@ def running_fit(fit: Fit, learn: Any) -> Iterator[Interrupts]:
     asked = learn.cancelled == 'interrupt' or 'interrupt' in learn.requests or interrupts.n
     if not asked or fit.plan.on_interrupt == 'return' and interrupts.n < 2: return
     can_resume = learn.stopped is fit and fit.is_open(learn.state)
-    show_in_a_line()
     rest = 'learn.resume() continues' if can_resume else 'nothing is left to do'
     raise TrainingInterrupted(f'interrupted {learn.position}; {rest}') from None

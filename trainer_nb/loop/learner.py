@@ -582,7 +582,7 @@ class Learner(Hooked):
                 hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
             plan = Plan(n_epochs, max_steps, valid_first, hooks, resume, on_interrupt,
                         valid_every=valid_every, valid_every_epochs=valid_every_epochs)
-            plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
+            plan.check(self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
             is_left = stopped is not None and stopped.train is not None and not stopped.is_trained
