@@ -71,7 +71,7 @@ TERMS = _listed({   # page, or page#section → terms
     'look/02_batch': 'show batch, look at data',
     'look/03_results': 'top losses, worst predictions, results',
     'look/04_confusion': 'confusion matrix',
-    'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a step',
+    'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a model',
     'look/09_doctor': 'debug, debugging, sanity check, common mistakes',
     'loop/04_history': 'history, plot loss',
     'loop/05_optim': 'optimizer',

@@ -287,4 +287,4 @@ def test_completion_shows_what_a_user_needs():
     assert {'fit', 'lr_find', 'predict', 'validate', 'history', 'model', 'describe_hooks', 'save',
             'show'} <= shown(learn)
     assert not {o for o in vars(type(learn)) if o[0] != '_'} - shown(learn) - {'lr', 'epochs'}
-    assert len(shown(History())) <= 13 and {'epochs', 'steps', 'valids', 'plot', 'to_frame'} <= shown(History())
+    assert len(shown(History())) <= 13 and {'epochs', 'steps', 'valids', 'plot'} <= shown(History())

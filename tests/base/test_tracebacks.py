@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, Dataset
 from common import batches, formatter, make_learner
 from trainer_nb.all import LambdaHook, show_error
 from trainer_nb.base.errors import owner
-from trainer_nb.loop.interrupts import TrainingInterrupted
 
 
 def printed(e):
@@ -93,22 +92,6 @@ def test_the_whole_traceback_can_be_shown(monkeypatch):
 
 
 # Interrupts
-
-def test_an_interrupted_script_ends_in_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(sys, 'excepthook', sys.__excepthook__)
-    learn = make_learner(hooks=[LambdaHook(after_step=lambda learn: signal.raise_signal(signal.SIGINT))])
-    with pytest.raises(TrainingInterrupted) as e: learn.fit(1)
-    def printed():
-        capsys.readouterr()
-        sys.excepthook(e.type, e.value, e.tb)
-        return capsys.readouterr().err
-    monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
-    assert printed() == f'TrainingInterrupted: {e.value}\n' and 'learn.resume()' in printed()
-    monkeypatch.delattr(sys, 'ps1')         # nobody can call `resume` in a script that ends
-    assert printed() == f'TrainingInterrupted: {str(e.value).partition(";")[0]}\n'
-    try: 1/0
-    except ZeroDivisionError as other: sys.excepthook(type(other), other, other.__traceback__)
-    assert 'Traceback' in (err := capsys.readouterr().err) and 'ZeroDivisionError' in err
 
 def test_where_interrupts_are_ignored_they_stay_so():
     "As under nohup"

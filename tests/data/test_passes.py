@@ -157,18 +157,6 @@ def test_the_position_that_a_loader_saves_is_kept_when_a_pass_is_closed(n_worker
     other.load_state_dict(state)
     assert [o.item() for o, in other] == [2, 3, 4, 5] and torch.equal(before, torch.get_rng_state())
 
-def test_a_batch_that_is_put_back_before_one_that_was_read_ahead():
-    "The loader's own position is between the two"
-    first, other = (Pass(Placed(Stream(torch.arange(6.)), 1)) for _ in range(2))
-    batches = iter(first)
-    next(batches)
-    first.n = 1
-    batch = next(batches)
-    assert not first.at_end
-    first.put_back(batch)
-    other.load_state_dict(first.state_dict())
-    assert [o.item() for o in other] == [1, 2, 3, 4, 5]
-
 # Other loaders between a stop and a resume
 
 @pytest.mark.parametrize('load', [False, True], ids=['resume', 'load'])

@@ -56,20 +56,6 @@ def test_functions(bs):
     assert_both(values, 'margin', margin(z, y).item())
     assert_both(values, 'square', z.square().mean().item())
 
-def test_a_mean_sees_several_batches_at_once():
-    "and the first batch of a first epoch alone as well, so that a mistake shows; any other function sees each batch"
-    def mean(pred, targ):
-        sizes.append(len(pred))
-        return accuracy(pred, targ)
-    def other(pred, targ): return mean(pred, targ)
-    dl = cut(16, *data())
-    sizes, mean.is_mean = [], True
-    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[mean]).fit(2)
-    assert sizes == [16, 16, N, N, N, N]
-    sizes.clear()
-    make_learner(nn.Linear(4, 3), dl, dl, optim=still, metrics=[other]).fit(2)
-    assert sizes == [len(y) for _, y in dl]*4
-
 def spread(pred, targ): return pred.std()
 def hits(pred, targ): return (pred.argmax(1) == targ).sum()
 
@@ -144,9 +130,8 @@ def test_predictions_that_are_parameters():
     assert_both(values, 'mean', x.double().mean().item())
 
 def test_predictions_in_a_buffer():
-    "of a function that sees several batches at once"
     def f(pred, targ): return (pred*targ).double().mean()
-    x, f.is_mean = torch.randn(320, 4), True
+    x = torch.randn(320, 4)
     _, values = fitted(10, [f], Returns('buffer'), tensors=(x, x), loss_fn=F.mse_loss)
     assert values['valid_f'] == pytest.approx(x.double().square().mean().item(), abs=1e-6)
 

@@ -4,7 +4,7 @@ import math, random
 import pytest, torch
 
 from common import batches, make_learner, problem
-from trainer_nb.all import (CancelEpoch, CancelStep, Checkpoint, EMA, EarlyStopping, Freeze, GradAccum,
+from trainer_nb.all import (Checkpoint, EMA, EarlyStopping, Freeze, GradAccum,
                             GradClip, LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader,
                             WarmupCosine, set_seed)
 from trainer_nb.features.schedule import combine, linear
@@ -79,20 +79,6 @@ def test_saving_inside_a_batch_is_refused(tmp_path):
                                    after_epoch=lambda learn: learn.save(tmp_path/'b'))])
     learn.save(tmp_path/'c')
     assert (tmp_path/'a').exists() and (tmp_path/'b').exists()
-
-def test_a_fit_whose_steps_are_all_cancelled_ends():
-    def cancel(learn): raise CancelStep
-    def skip(learn): raise CancelEpoch
-    for hook in LambdaHook(after_loss=cancel), LambdaHook(before_epoch=skip), LambdaHook(
-        do_opt_step=lambda learn, nxt: False):
-        learn = make_learner(train_dl=batches()[:2], hooks=[hook])
-        with pytest.raises(RuntimeError, match='no optimizer stepped'): learn.fit(max_steps=5)
-        assert learn.state.optimizer_step == 0 and learn.state.epoch < 110
-    held = []
-    learn = make_learner(train_dl=batches()[:2], hooks=[LambdaHook(do_opt_step=lambda learn, nxt: nxt()
-                                                                   if held.append(1) or len(held) > 30 else False)])
-    learn.fit(max_steps=5)       # a scaler may hold back some
-    assert learn.state.optimizer_step == 5
 
 def test_buffers_are_those_of_the_last_step_when_a_batch_of_a_window_is_nan():
     "NaNGuard looks after each batch, and the optimizer steps after two: the bad one has been through BatchNorm already"

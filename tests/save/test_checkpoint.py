@@ -6,11 +6,10 @@ import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import Share, Stream, batches, digest, make_learner, problem, same, shuffled, stop_at, told, weights
+from common import Share, Stream, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.all import Checkpoint, GradAccum, History, Hook, LambdaHook, SeededLoader, accuracy
 from trainer_nb.data.passes import Pass
 from trainer_nb.save.files import Folder
-from trainer_nb.save.snapshot import capture
 
 
 @pytest.fixture(scope='module')
@@ -458,30 +457,7 @@ def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path):
         texts = [o for o in said if 'Ascent.base' in o]
         assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)
 
-# What a checkpoint costs does not grow with the number of epochs before it, but for a few bytes of each
-
-def size_of(x):
-    "(Python objects in a nesting, bytes of its tensors); a tensor is one object"
-    if isinstance(x, torch.Tensor): return 1, x.nbytes
-    inner = [*x.keys(), *x.values()] if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else []
-    counts = [size_of(o) for o in inner]
-    return 1 + sum(n for n, _ in counts), sum(n for _, n in counts)
-
-def test_a_history_of_many_epochs_is_as_few_objects_as_one_of_few():
-    "Also where a value is recorded in some epochs only, and a row has an entry that others lack"
-    def note(learn):
-        if learn.state.epoch % 3: learn.record('some', learn.loss)
-        if not learn.state.epoch % 4: learn.record('number', 1.)
-    def odd(learn): learn.history.epoch_rows[-1].update({'odd': 1.} if learn.state.epoch % 5 == 0 else {})
-    def measure(learn): seen[learn.state.epoch] = size_of(capture(learn)['history'])
-    seen, hooks = {}, [LambdaHook(after_loss=lambda learn: learn.training and note(learn), after_epoch=odd),
-                       LambdaHook(after_epoch=measure, name='Save')]
-    learn = make_learner(train_dl=batches(10), valid_dl=batches(10), metrics=[accuracy], hooks=hooks)
-    learn.fit(120)
-    objects, sizes = {n: o for n, (o, _) in seen.items()}, {n: size for n, (_, size) in seen.items()}
-    assert objects[120] <= objects[24] + 8
-    assert sizes[120] - sizes[60] <= 60*300
-    assert sizes[120] - sizes[60] == pytest.approx(2*(sizes[60] - sizes[30]), rel=.1)
+# The rows of a history
 
 ROWS = [
     [], [{'epoch': 0, 'train_loss': .5}], [{'epoch': 0, 'a': math.inf}, {'epoch': 1, 'b': -0.}, {'b': 1, 'a': 2}],

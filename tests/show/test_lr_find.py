@@ -78,14 +78,12 @@ class Odd(nn.Module):
         self.d.weight = self.b.weight
         self.register_buffer('kept', torch.zeros(()))
         self.register_buffer('hidden', torch.zeros(2), persistent=False)
-        self.n, self.log, self.table = 0, [], {'calls': [0]}
+        self.n, self.name = 0, None
         self.plain, self.rand = torch.zeros(2), np.random.default_rng(0)
     def forward(self, x):
         if self.training:
             self.n += 1
-            self.log.append(self.n)
-            self.table['calls'][0] += 1
-            self.table[self.n] = None
+            self.name = f'after {self.n}'
             self.plain += self.rand.random()
             self.hidden += 1
             self.kept += random.random() + np.random.rand()
@@ -109,12 +107,11 @@ class Smoothed:
 
 class Stateful:
     "A loader with hidden state: it rotates its batches, and has a random generator of its own"
-    def __init__(self): self.data, self.n, self.rand, self.log = batches(), 0, random.Random(3), {'orders': []}
+    def __init__(self): self.data, self.n, self.rand = batches(), 0, random.Random(3)
     def __iter__(self):
         self.n += 1
         order = list(range(5))
         self.rand.shuffle(order)
-        self.log['orders'].append(order)
         for i in order: yield self.data[(i + self.n) % 5]
 
 class Noisy(Dataset):
@@ -122,11 +119,11 @@ class Noisy(Dataset):
     def __init__(self):
         self.x, self.y = problem()
         self.np, self.g = np.random.default_rng(1), torch.Generator().manual_seed(1)
-        self.n, self.chain = 0, [np.random.RandomState(2)]
+        self.n, self.old = 0, np.random.RandomState(2)
     def __len__(self): return 24
     def __getitem__(self, i):
         self.n += 1
-        noise = self.chain[0].rand() + self.np.normal() + torch.randn((), generator=self.g)
+        noise = self.old.rand() + self.np.normal() + torch.randn((), generator=self.g)
         return self.x[i] + noise*.1, self.y[i]
 
 def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
@@ -135,11 +132,10 @@ class Steps:
     "A step, itself or its method, with counters, a tensor and a generator"
     def __init__(self):
         self.target, self.gen = torch.ones(4), torch.Generator().manual_seed(1)
-        self.n, self.seen = 0, []
+        self.n = 0
     def __call__(self, batch, learn): return self.step(batch, learn)
     def step(self, batch, learn):
         self.n += 1
-        self.seen.append(len(batch[0]))
         self.target.mul_(.9)
         return {'loss': loss_of(learn, (batch[0]*self.target, batch[1]))*torch.rand((), generator=self.gen)*self.n}
 
@@ -147,10 +143,9 @@ class Mine(Learner):
     "What a subclass holds is its own"
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.mean, self.seen = torch.zeros(4), {'n': []}
+        self.mean = torch.zeros(4)
     def train_step(self, batch):
         self.mean.add_(1)
-        self.seen['n'].append(1)
         return {'loss': loss_of(self, (batch[0] + self.mean, batch[1]))}
 
 class Carry(Hook):
@@ -317,8 +312,8 @@ def test_a_look_sees_what_changes():
         return before != snapshot(learn)
     changes = [
         lambda o: o.model.a.weight[0, 0].add_(1e-7), lambda o: o.model.hidden.add_(1),
-        lambda o: o.model.plain.mul_(1.001), lambda o: o.model.log.append(1), lambda o: o.model.norm.eval(),
-        lambda o: o.model.table['calls'].append(1), lambda o: o.model.rand.random(),
+        lambda o: o.model.plain.mul_(1.001), lambda o: setattr(o.model, 'name', ''), lambda o: o.model.norm.eval(),
+        lambda o: o.model.rand.random(),
         lambda o: o.opt.state[o.model.a.weight]['exp_avg'].add_(1e-3), lambda o: o.model.a.weight.grad.add_(1),
         lambda o: setattr(o.model.a.weight, 'grad', o.model.a.weight.grad.clone()),
         lambda o: o.model.a.weight.requires_grad_(False), lambda o: torch.rand(1), lambda o: random.random(),
@@ -334,12 +329,12 @@ def test_a_look_sees_what_changes():
 @pytest.mark.parametrize('n_signals', [1, 2])
 def test_signals_while_things_are_put_back(n_signals):
     learn = made('odd', 1)
-    class Signals(dict):        # each step adds to it: it is cleared and filled again when things are put back
-        def clear(self):
+    class Signals:
+        def state_dict(self): return {}
+        def load_state_dict(self, state):
             for _ in range(n_signals): once()
             time.sleep(.001)
-            super().clear()
-    learn.model.table = Signals(learn.model.table)
+    learn.objects['signals'] = Signals()
     before = snapshot(learn)
     helper = threading.Event()
     thread = threading.Thread(target=helper.wait)       # a thread that does not block the signal
@@ -623,6 +618,19 @@ def test_a_hook_that_writes_files_by_a_class_of_ours_stays_out(tmp_path):
 
 
 # Things that belong to others
+
+def test_a_list_of_a_module_that_changed_is_named():
+    class Lists(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.seen, self.known, self.same = [], {}, {1}
+        def forward(self, x):
+            self.seen.append(1)
+            self.known[len(self.seen)] = None
+            return super().forward(x)
+    learn = make_learner(Lists(), train_dl=batches())
+    with pytest.warns(UserWarning, match=r'^Lists.seen, Lists.known changed in a dry run'): learn.lr_find(n_steps=4)
+    assert len(learn.model.seen) == 4
 
 class Refusing:
     "A state that cannot be loaded"

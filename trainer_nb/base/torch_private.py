@@ -8,13 +8,12 @@ __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS',
            'can_replace_calls', 'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options',
            'tracing_backward', 'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator',
            'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
-           'can_unshard', 'unshard', 'init_shards', 'forget_groups', 'has_fakes', 'fake_modes', 'is_value_needed']
+           'can_unshard', 'unshard', 'init_shards', 'forget_groups']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
 from functools import cache, wraps
 from typing import Any
 
@@ -29,15 +28,12 @@ from torch.utils import data
 ONLY_PUBLIC = False     # True: use only the public alternatives
 RAN_ON = '2.8', '2.13', '2.15'      # torch versions tested with the light step, by `make test-versions`
 
-_CHECKS = []
-
 def checked(f: Callable[[], Any]) -> Callable[[], bool]:
     "Check once per process whether private names can be used; an exception means False"
     @cache
     def once():
         try: return bool(f())
         except Exception: return False
-    _CHECKS.append(once)
     return wraps(f)(lambda: not ONLY_PUBLIC and once())
 
 # %% ../../nbs/base/05_torch_private.ipynb #40d1a866
@@ -370,26 +366,3 @@ def init_shards(m: nn.Module) -> None:
 def forget_groups(mesh: Any) -> None:
     "Let a mesh forget its process groups: a forked process must not end them"
     getattr(mesh, '_pg_registry', {}).clear()
-
-# %% ../../nbs/base/05_torch_private.ipynb #fa000002
-@checked
-def has_fakes() -> bool:
-    "Return whether copies without values can be made and computed with"
-    fakes, copying = _modes()
-    with copying: weight = deepcopy(torch.ones(2, 3, device='cpu'))
-    with fakes: out = torch.ones(4, 2, device='cpu') @ weight
-    return out.shape == (4, 3) and fakes.is_our_fake(weight) and fakes.is_our_fake(out)
-
-def _modes():
-    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    return fakes, FakeCopyMode(fakes)
-
-def fake_modes() -> tuple[Any, Any]:
-    "Return contexts in which operations compute without values, and `deepcopy` makes such tensors"
-    for check in _CHECKS: check()       # inside, the first call would fail for good
-    return _modes()
-
-def is_value_needed(e: BaseException) -> bool:
-    "Return whether an operation failed because it needs the value of a tensor without values"
-    return 'fake_tensor' in type(e).__module__ and isinstance(e, RuntimeError)

@@ -6,7 +6,7 @@ from .adapters import (
 from .passes import Pass, first_batch
 from .rows import RANDOM_SAMPLERS
 from .several import Loaders, sets_of
-from .loaders import TensorLoader, as_loader, is_shuffled, prefetch, yields_new
+from .loaders import TensorLoader, as_loader, is_shuffled, prefetch
 from .seeded import SeededAdapter, SeededLoader
 from .split import folds, split
 from .table import Table, TableNet

@@ -77,7 +77,7 @@ class _Reader:
         "Read the rest from another loader of the same data"
         self.dl, self.adapter = dl, how or adapter_of(dl)
         self.iterator: Any = None
-        self.ahead: Any = []            # next batches, read or put back; None: there is none
+        self.ahead: Any = []            # the next batch, if it was read; None: there is none
 
     def _walk(self):
         while self._has_next(): yield self.ahead.pop(0)
@@ -87,11 +87,6 @@ class _Reader:
             try: self.ahead = [next(self.iterator)]
             except StopIteration: self.ahead = None
         return self.ahead is not None
-
-    def put_back(self, batch: Any) -> None:
-        "Yield the last batch again when the pass continues, as it was not finished"
-        if self.ahead: self.at_ahead = None     # a position between the two
-        self.ahead = [batch, *(self.ahead or ())]
 
     @property
     def at_end(self) -> bool:

@@ -94,7 +94,7 @@ class _Watch(Hook):
         self.losses.append((_where(learn), name, learn.loss.detach().reshape(())))
 
     def after_cancel(self, learn: Learner) -> None:
-        if learn.cancelled not in ('step', 'memory') or not learn.training: return
+        if learn.cancelled != 'step' or not learn.training: return
         where = _where(learn)
         self.losses = [o for o in self.losses if o[0] != where]
         self.inputs = [o for o in self.inputs if o[0] != where]

@@ -16,7 +16,6 @@ from ..base import folded, format_bytes, listed, printable, tensors_in
 from ..draw import ALARM
 from ..loop import LambdaHook, Learner, as_count
 from .batch import Seen, run_once
-from .forecast import Forecast, forecast_of
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
 @dataclass
@@ -112,12 +111,9 @@ def _chosen(layers, depth):
         return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
     return [o for o in layers if o.depth <= depth or is_near(o)]
 
-def _lines(shown, forecast):
+def _lines(shown):
     "Write layers as a table"
     columns = dict(zip(_HEAD, zip(*map(_cells, shown))))
-    if forecast is not None:
-        held = [forecast.of(o.name) for o in shown]
-        columns['activations'] = [format_bytes(n) if n else '' for n in held]
     return [list(row) for row in zip(*([name, *cells] for name, cells in columns.items()))]
 
 def _text(lines):
@@ -136,7 +132,6 @@ class Summary:
     error: Exception|None = None    # raised by the forward pass
     depth: int|None = None      # levels to show; None: as many as fit
     idle: list = field(default_factory=list)    # names of modules with parameters that did not run
-    forecast: Forecast|None = None  # of a step's memory, with `memory=True`
 
     @property
     def root(self) -> Layer: return self.layers[0]
@@ -153,7 +148,7 @@ class Summary:
 
     def lines(self) -> list[list[str]]:  # header first
         "Return the table as text"
-        return _lines(self.shown(), self.forecast)
+        return _lines(self.shown())
 
     def notes(self) -> list[str]:
         "Return the lines below the table: totals, and what is not shown"
@@ -174,8 +169,6 @@ def _notes(s):
     o, rest = s.root, len(s.layers) - len(s.shown())
     inner = sum(o.out_bytes for o in s.layers if o.is_leaf)
     res = [f'batch: {s.batch}'] if s.batch else []
-    if s.forecast is not None:
-        res.append(f'{s.forecast}; what libraries and the allocator take besides is not in it')
     res.append(f'{o.n_params:,} parameters, {o.n_trained:,} of them trained; parameters and buffers '
                f'{format_bytes(o.memory)}, outputs of the innermost layers {format_bytes(inner)}')
     if o.flops:
@@ -212,7 +205,6 @@ def _html(s):
 # %% ../../nbs/look/05_summary.ipynb #9d1f781c
 def summary_of(learn: Learner,
     depth: int|None = None,     # levels of the model to show; default: as many as fit into a table
-    memory: bool = False,       # True: forecast a step's memory, and its activations by layer
 ) -> Summary:
     "List layers with shapes, parameters, memory, FLOPs of one batch; the learner does not change"
     with folded():
@@ -231,9 +223,7 @@ def summary_of(learn: Learner,
             finally:
                 for o in found: o.close()
         if not has_data: return Summary([*found[0].layers.values()], depth=depth)
-        res = _summary_of(found[0], error, depth)
-        if memory and error is None: res.forecast = forecast_of(learn)
-        return res
+        return _summary_of(found[0], error, depth)
 
 def _summary_of(tracer, error, depth):
     if error is not None and tracer.open: tracer.open[-1][0].is_failed = True

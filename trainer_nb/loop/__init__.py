@@ -3,18 +3,17 @@ from .hooks import (
     EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, GoBack, Hook,
     LambdaHook, MainProcessHook, points
 )
-from .order import HookOrderError
-from .hook_table import HookTable, as_hooks, as_markdown
+from .hook_table import HookOrderError, HookTable, as_hooks, as_markdown
 from .averages import stack_scalars
 from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
 )
 from .plot import Plot
-from .reading import flags_of, left_branch, with_flags
+from .reading import flags_of, with_flags
 from .history import HISTORY_KINDS, History
 from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
-    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
+    check_names, differentiate, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
@@ -25,7 +24,6 @@ from .world import World
 from .outputs import Joined, sizes_of
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
-from .losses import differentiate
 from .mistakes import check_first, inputs_and_target
 from .snapshot import (
     Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers,
@@ -34,4 +32,3 @@ from .snapshot import (
 from .parts import class_names, move
 from .learner import Learner
 from .sandbox import unchanged, without_hooks
-from .fakes import without_values

@@ -19,24 +19,16 @@ from ..base import check_kinds, common_device, map_tensors
 from .averages import (
     CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state,
     reset_copy, scalars, stack_scalars, stacked, weighted_sums)
-from .steps import Returned, count_targets, loss_weight, on_host
+from .steps import Returned, loss_weight
 from .world import World
 
 # %% ../../nbs/loop/21_accumulate.ipynb #2dda858a
 class _Seen:
     "What the metrics of one pass have seen, by metric"
-    def __init__(self, metrics: Sequence, device: Any, waits: bool = False, is_fresh: bool = False):
+    def __init__(self, metrics: Sequence, device: Any):
         self.left_out: set[str] = set()
-        self.averages = [Average(m, waits, is_fresh) for m in metrics if not m.is_object]
+        self.averages = [Average(m) for m in metrics if not m.is_object]
         self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
-
-    def _states(self, copied=lambda state: state):
-        return {'averages': {o.metric.name: o.state_dict() for o in self.averages},
-                'objects': {m.name: copied(object_state(o)) for m, o in self.objects}}
-
-    def _set_states(self, averages, objects):
-        for o in self.averages: o.load_state_dict(averages[o.metric.name])
-        for m, o in self.objects: load_object_state(o, objects[m.name])
 
     def _leave_out(self, names):
         self.left_out = names
@@ -45,16 +37,19 @@ class _Seen:
 
     def state_dict(self) -> dict:
         "Return the state"
-        return {'left_out': sorted(self.left_out), **self._states()}
+        return {'left_out': sorted(self.left_out),
+                'averages': {o.metric.name: o.state_dict() for o in self.averages},
+                'objects': {m.name: object_state(o) for m, o in self.objects}}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
-        self._leave_out(set(state.get('left_out', ())))
+        self._leave_out({*state['left_out']})
         mine = [*(o.metric.name for o in self.averages), *(m.name for m, _ in self.objects)]
         theirs = [*state['averages'], *state['objects']]
         if mine != theirs:
             raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
-        self._set_states(state['averages'], state['objects'])
+        for o in self.averages: o.load_state_dict(state['averages'][o.metric.name])
+        for m, o in self.objects: load_object_state(o, state['objects'][m.name])
 
     def close(self) -> None:
         "Release everything"
@@ -66,13 +61,10 @@ class Measures(_Seen):
     def __init__(self,
         metrics: Sequence,                 # of `Metric`
         device: Any,                       # for the state of metric objects
-        waits: bool = False,               # metric functions may see the first batch together with others
-        is_fresh: bool = False,            # targets of a batch are not written to later
         missing: Callable | None = None,   # `f(metrics, result)` of the first batch → names to leave out
     ):
-        super().__init__(metrics, device, waits, is_fresh)
+        super().__init__(metrics, device)
         self.metrics, self.missing = [*metrics], missing
-        self.before = None      # their states before the current batch, if they have seen of it
 
     def see(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
         "Pass a batch of weight `n` to the metrics; one that does not count keeps the ranks in step"
@@ -80,16 +72,6 @@ class Measures(_Seen):
         if not counts: return
         for o in self.averages: o.add(result, n)
         for m, o in self.objects: noting(m, o.update, *map(detached, m.inputs(result)))
-
-    def see_part(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
-        "Pass a part of the current batch to the metrics, in a way that `undo` takes back"
-        if self.before is None: self.before = self._states(deepcopy)
-        self.see(result, n, counts)
-
-    def undo(self) -> None:
-        "Take what was seen of the current batch out of the metrics"
-        if self.before is not None: self._set_states(**self.before)
-        self.before = None
 
     def _check_keys(self, result):
         "Leave out the metrics whose inputs only the other phase returns"
@@ -261,7 +243,7 @@ class _Packed(_Sums):
         "Add the latest losses to the sums and to the history, without reading a value"
         if not self.rows: return
         (losses, ns, lrs, weights), self.rows = zip(*self.rows), []
-        weights, start = count_targets(weights), self.n_packed
+        start = self.n_packed
         self.n_packed += len(losses)
         chunks = self._pack_losses(losses, weights)
         if self.measures.objects: self._pack('', ns, ns)    # weight of the metric objects' values
@@ -317,28 +299,9 @@ class _Totals(_Packed):
 # %% ../../nbs/loop/21_accumulate.ipynb #41182ad1
 class _Current(_Totals):
     "A pass that is still open"
-    @property
-    def looked(self) -> bool:
-        "Whether the metrics have seen the current batch, or parts of it"
-        return self.measures.before is not None
-
-    def look(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass the first batch to the metrics before `add`, so that their errors show before training"
-        if self.rows or self.n_packed: return
-        if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
-
-    def take(self, result: Mapping, n: float | Tensor) -> None:
-        "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
-        if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
-
     def forget(self) -> None:
         "Drop what was recorded for the current batch"
         for values in self.extras.values(): values.pop(len(self.rows), None)
-        self.undo()
-
-    def undo(self) -> None:
-        "Take the current batch, or those parts of it that they have seen, out of the metrics"
-        self.measures.undo()
 
     def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
         "Read the means so far for a live display, without large metric objects, and change nothing"
@@ -356,8 +319,8 @@ class _Current(_Totals):
 # %% ../../nbs/loop/21_accumulate.ipynb #a63d34de
 _KINDS = {
     'rows': [(Tensor, [object])], 'sums': {str: Tensor}, 'n_packed': int,
-    'extras': {str: {int: object}}, 'shares?': [[(str, Tensor)]], 'with_mean?': [str],
-    'returned?': [str], 'left_out?': [str], 'averages': {str: {str: object}}, 'objects': {str: object}}
+    'extras': {str: {int: object}}, 'shares': [[(str, Tensor)]], 'with_mean': [str],
+    'returned': [str], 'left_out': [str], 'averages': {str: {str: object}}, 'objects': {str: object}}
 
 class _Saved(_Current):
     "A pass and its state"
@@ -369,7 +332,7 @@ class _Saved(_Current):
     def state_dict(self) -> dict:  # of tensors, numbers, lists and dicts
         "Return the state"
         rows = [*zip(*self.rows)] or [()]*4
-        return {'rows': [*map(stacked, rows[:2]), [*rows[2]], stacked(count_targets(rows[3]))],
+        return {'rows': [*map(stacked, rows[:2]), [*rows[2]], stacked(rows[3])],
                 'sums': {name: as_tensor(o) for name, o in self.sums.items()},
                 'n_packed': self.n_packed, 'shares': self.shares[:],
                 'extras': {name: dict(values) for name, values in self.extras.items()},
@@ -380,12 +343,12 @@ class _Saved(_Current):
         "Restore a state"
         check_kinds(state, _KINDS, 'the state of an accumulator')
         self.measures.load_state_dict(state)
-        self.with_mean = set(state.get('with_mean', ()))
-        self.returned.names = dict.fromkeys(state.get('returned', ()))
-        self.rows = [(*o, o[1])[:4] for o in zip(*state['rows'])]      # three in older files
+        self.with_mean = set(state['with_mean'])
+        self.returned.names = dict.fromkeys(state['returned'])
+        self.rows = [*zip(*state['rows'])]
         self.sums, self.n_packed = dict(state['sums']), state['n_packed']
         self.extras = {name: dict(values) for name, values in state['extras'].items()}
-        self.shares = [tuple(o) for o in state.get('shares', ())]
+        self.shares = [tuple(o) for o in state['shares']]
 
     def close(self) -> None:
         "Release everything except the losses, which the history needs"
@@ -412,33 +375,28 @@ class Accumulator(_Saved):
         history: Any = None,              # `History` that records the losses and learning rates of every batch
         lr_names: Sequence[str] = (),     # names of the learning rates
         world: Any = None,                # `World` whose ranks have shards of the same pass
-        waits: bool = False,              # as for `Measures`
-        is_fresh: bool = False,           # targets of a batch are not written to later
         is_sum: bool = False,             # losses are sums over samples, not means
         missing: Callable | None = None,  # as for `Measures`
         inputs: Callable = tuple,         # `f()` → keys that the default step passes on from the current batch
     ):
-        self.is_sum, self.is_fresh = is_sum, is_fresh
+        self.is_sum = is_sum
         read = chain.from_iterable((m.name, m.pred, m.targ) for m in metrics)
-        super().__init__(Measures(metrics, device, waits, is_fresh, missing),
+        super().__init__(Measures(metrics, device, missing),
                          Returned(chain(read, _RESERVED), inputs), world, history, lr_names)
 
     copied = staticmethod(copied)       # makes what `add` takes of a loss
 
     def add(self, loss: Any, result: Mapping, n: float | Tensor, lrs: Sequence = ()) -> None:
         "Add a batch: its loss, `copied`, a dict of such or None; result, weight, learning rates"
-        if self.measures.before is not None: self.measures.before = None
-        elif self.metrics: self.measures.see(result, n, not self.world.is_padding)
+        if self.metrics: self.measures.see(result, n, not self.world.is_padding)
         if not self.returned.others.issuperset(result):
             loss = _beside(loss, self.returned.of(result), self.returned, self.with_mean)
         if (self.is_sum or result.get('reduction') == 'sum') and loss is not None:
             weight = n
             if type(loss) is dict: loss = {name: _per_sample(o, n) for name, o in loss.items()}
             else: loss = _per_sample(loss, n)
-        else: weight = loss_weight(result, n, can_wait=self.is_fresh)
-        if isinstance(weight, Tensor) and (on_host(weight) or not self.is_fresh):
-            weight = copied(weight)
-        self.rows.append((loss, n, lrs, weight))
+        else: weight = loss_weight(result, n)
+        self.rows.append((loss, n, lrs, copied(weight)))
         if len(self.rows) >= CHUNK: self.pack()
 
 # %% ../../nbs/loop/21_accumulate.ipynb #e3c199bd

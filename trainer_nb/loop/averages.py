@@ -36,15 +36,14 @@ def stack_scalars(values: Sequence[Tensor | float]) -> Tensor:
         return torch.stack([as_scalar(o) for o in values])
 
 # %% ../../nbs/loop/20_averages.ipynb #08c9ce9d
-def without_graph(t: Tensor, is_new: bool = False) -> Tensor:
-    "Copy a tensor without its graph; if `is_new`, nobody writes to it, and it shares its memory"
-    return t.detach() if is_new else t.detach().clone()
+def without_graph(t: Tensor) -> Tensor:
+    "Copy a tensor without its graph"
+    return t.detach().clone()
 
-def copied(value: Any, is_new: bool = False) -> Any:
+def copied(value: Any) -> Any:
     "Read a single value on the host; any other tensor `without_graph`"
     if not isinstance(value, Tensor): return value
-    if on_host(value) and value.numel() == 1: return value.item()
-    return without_graph(value, is_new)
+    return value.item() if on_host(value) and value.numel() == 1 else without_graph(value)
 
 def scalars(values: Sequence[Tensor | float]) -> list[float] | Tensor:
     "Read scalars on the host; pack those of a device, or of several, into a tensor"
@@ -93,15 +92,9 @@ def stacked(values: Sequence) -> Tensor | list:
     kinds = {(o.shape, o.dtype, o.device) if type(o) is Tensor else None for o in values}
     return torch.stack(values) if len(kinds) == 1 and None not in kinds else list(values)
 
-
-
 # %% ../../nbs/loop/20_averages.ipynb #8fd6ffb2
-_GROUP = 32       # batches that a function with `is_mean` sees in one call
-_SMALL = 2**14   # elements: larger outputs are not collected
-_AVERAGE_KINDS = {
-    'waits': bool, 'sums': (None, Tensor), 'columns': [str], 'n?': int,
-    'values': (Tensor, [object]), 'weights': (Tensor, [object]),
-    'preds': [Tensor], 'targs': [Tensor]}
+_AVERAGE_KINDS = {'sums': (None, Tensor), 'columns': [str],
+                  'values': (Tensor, [object]), 'weights': (Tensor, [object])}
 
 def noting(metric: Any, f: Any, *args: Any) -> Any:
     "Call `f`; add a note that names the metric to an error"
@@ -118,13 +111,9 @@ def detached(x: Any) -> Any:
 # %% ../../nbs/loop/20_averages.ipynb #b7c8e1fe
 class _Mean:
     "The weighted mean of values, or of vectors of them"
-    def __init__(self, metric: Any, waits: bool = False):
-        self.metric, self.waits = metric, waits
-        self.sums, self.columns = None, [metric.name]
-        self.values, self.weights = [], []              # of batches and groups of batches
-        self.preds, self.targs = [], []                 # of the current group
-
-    def _flush(self): pass
+    def __init__(self, metric: Any):    # `Metric` of a function
+        self.metric, self.sums, self.columns = metric, None, [metric.name]
+        self.values, self.weights = [], []              # of batches
 
     def _pack(self):
         values = torch.stack(self.values) if len(self.columns) > 1 else scalars(self.values)
@@ -133,7 +122,6 @@ class _Mean:
 
     def result(self) -> list[float] | Tensor | None:  # by column, then of the weights; None: no batch
         "Return the sums of the mean, without reading them"
-        self._flush()
         if self.values: self._pack()
         return self.sums
 
@@ -145,10 +133,9 @@ class _Mean:
         return twin.columns, sums
 
     def state_dict(self) -> dict:  # of tensors, numbers and lists
-        "Return the state; computing collected batches would change the order of the sums"
-        return {'waits': self.waits, 'sums': as_tensor(self.sums), 'columns': self.columns,
-                'values': stacked(self.values), 'weights': stacked(self.weights),
-                'preds': self.preds[:], 'targs': self.targs[:]}
+        "Return the state; packing it would change the order of the sums"
+        return {'sums': as_tensor(self.sums), 'columns': self.columns,
+                'values': stacked(self.values), 'weights': stacked(self.weights)}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
@@ -157,15 +144,17 @@ class _Mean:
             setattr(self, name, [*v] if name in ('values', 'weights') else v)
 
 # %% ../../nbs/loop/20_averages.ipynb #a7e15b01
-class _Values(_Mean):
-    "The weighted mean of what a metric function returns"
-    def _compute(self, pred, targ, n=None):
-        v = noting(self.metric, self.metric.f, pred, targ)
-        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))):
-            v = self._vector(v)
+class Average(_Mean):
+    "The weighted mean of a function metric over one pass"
+    def add(self, result: Mapping, n: float | Tensor) -> None:
+        "Add a batch of weight `n`, or of as many targets as the function counts"
+        metric = self.metric
+        pred, targ = map(detached, metric.inputs(result))
+        v = noting(metric, metric.f, pred, targ)
+        if not (type(v) is Tensor and not v.ndim or isinstance(v, (int, float))): v = self._vector(v)
         self.values.append(copied(v))
-        is_own = self.metric.is_mean and type(targ) is Tensor       # 'n' weights the loss
-        self.weights.append(copied(self.metric.n_counted(targ)) if is_own else n)
+        is_own = metric.n_counted is not None and type(targ) is Tensor      # 'n' weights the loss
+        self.weights.append(copied(metric.n_counted(targ)) if is_own else n)
         if len(self.values) >= CHUNK: self._pack()
 
     def _vector(self, value):
@@ -177,39 +166,6 @@ class _Values(_Mean):
                              f'{", ".join(entries) or "nothing"}, but {", ".join(self.columns)} '
                              'before: expected the same for each batch')
         return stack_scalars([*entries.values()]) if len(entries) > 1 else entries[self.columns[0]]
-
-# %% ../../nbs/loop/20_averages.ipynb #6e160a6e
-class Average(_Values):
-    "The weighted mean of a function metric over one pass"
-    def __init__(self,
-        metric: Any,             # `Metric` of a function
-        waits: bool = False,     # collect even the first batch, rather than compute it at once
-        is_fresh: bool = False,  # targets are not written to later, so they need no copy
-    ):
-        super().__init__(metric, waits)
-        self.is_fresh = is_fresh
-
-    def add(self, result: Mapping, n: float | Tensor) -> None:
-        "Add a batch of weight `n`, which a mean over targets does not need"
-        pred, targ = self.metric.inputs(result)
-        can_wait = self.metric.is_mean and type(pred) is type(targ) is Tensor
-        if not (can_wait and pred.ndim and targ.ndim and pred.size(0) == targ.size(0)
-                and pred.numel() <= _SMALL): return self._compute(detached(pred), detached(targ), n)
-        self.preds.append(pred.data.clone())        # step, model and loader may reuse this memory
-        self.targs.append(targ if self.is_fresh else targ.data.clone())
-        if not self.waits:      # so that an error in the metric shows in the first batch
-            noting(self.metric, self.metric.f, self.preds[-1], self.targs[-1])
-            self.waits = True
-        if len(self.preds) >= _GROUP: self._flush()
-
-    def _flush(self):
-        "Compute the metric of the collected batches"
-        preds, targs = self.preds, self.targs
-        self.preds, self.targs = [], []
-        shapes = {(p.shape[1:], t.shape[1:]) for p, t in zip(preds, targs)}
-        if len(shapes) == 1: return self._compute(torch.cat(preds), torch.cat(targs))
-        for p, t in zip(preds, targs): self._compute(p, t)
-
 
 # %% ../../nbs/loop/20_averages.ipynb #f852480d
 def _torchmetrics(o):

@@ -24,10 +24,10 @@ from trainer_nb.data import (
 )
 from .accumulate import check_column
 from .hooks import STEPS, Calls, Cancel, CancelFit
-from .interrupts import Interrupts, TrainingInterrupted, show_in_a_line
+from .interrupts import Interrupts, TrainingInterrupted
 from .optim import named_parts, trained
 from .parts import check_parts
-from .plan import RESUMABLE, FitBounds, Idle, Plan
+from .plan import RESUMABLE, FitBounds, Plan
 from trainer_nb.loop.snapshot import (
     get_modes, load_object_states, object_states, set_buffers, set_modes, set_training
 )
@@ -47,11 +47,6 @@ class BoundSteps:
         step = as_step(learn.train_step, learn)
         self.fns = step, as_step(learn.eval_step, learn) if valid else step     # train, valid
         self.is_default = not train, not (train or valid)
-        maker = learn.loss_fn if hasattr(learn.loss_fn, '__name__') else type(learn.loss_fn)
-        is_torch = (getattr(maker, '__module__', None) or '').startswith('torch.nn.')
-        # targets are as the loader yields them
-        self.keeps_targets = tuple(o and not self.at['do_step'] for o in self.is_default)
-        self.is_new = tuple(o and is_torch for o in self.keeps_targets)     # torch's losses are new
         groups = [*chain.from_iterable(o.param_groups for o in learn.opts.values())]
         self.one_rate = len(groups) == 1 and not isinstance(groups[0]['lr'], Tensor)
 
@@ -79,9 +74,9 @@ _DONE = 'valid_values', 'validated_at', 'is_trained'        # in this epoch
 OPEN = 'train', 'valid', 'train_metrics', 'valid_metrics'   # what has a state of its own
 FIT_KINDS = {**dict.fromkeys((*_BOUNDS, *_DONE), (None, int, {str: object})),
              **dict.fromkeys(OPEN, (None, {str: object})),
-             'time_s': (int, float), 'modes': {str: bool}, 'warm': [str], 'kept?': [str]}
+             'time_s': (int, float), 'modes': {str: bool}, 'warm': [str], 'kept': [str]}
 _RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'passes': {f'{k}?': {str: object} for k in OPEN},
-               'hooks': {str: object}, 'objects?': {str: object}, 'buffers?': [{str: Tensor}]}
+               'hooks': {str: object}, 'objects': {str: object}, 'buffers': [{str: Tensor}]}
 
 class Stop(CancelFit):
     "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
@@ -130,7 +125,7 @@ def _starts_workers(fit, learn, name):
 class FitState:
     "How far a fit has come: what a stop keeps, and a checkpoint holds"
     def __init__(self, plan: Plan | None = None):
-        self.plan, self.idle = plan or Plan(), Idle()
+        self.plan = plan or Plan()
         self.train = self.valid = None      # open phases; that of a stopped fit has no model
         self.valid_values: dict[str, float] = {}    # what the last validation of this epoch gave
         self.validated_at = -1              # and at which optimizer step
@@ -172,7 +167,7 @@ class FitState:
         parts = named_parts(learn, learn.model)
         self.time_s = state['time_s']
         self.modes = [(m, state['modes'][k]) for k, m in parts.items() if k in state['modes']]
-        self.kept = [parts[k] for k in state['kept'] if k in parts] if 'kept' in state else None
+        self.kept = [parts[k] for k in state['kept'] if k in parts]
         if state['train'] is not None: self.train = learn._new_phase(True, history=learn.history)
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
@@ -199,8 +194,8 @@ def load_rank_state(learn: Any, fit: FitState, state: dict[str, Any]) -> None:
     for h in learn.hooks:
         if h.name not in state['hooks']: continue
         h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
-    load_object_states(learn.objects, state.get('objects', {}))
-    for m, buffers in zip(trained(learn), state.get('buffers', [])): set_buffers(m, buffers)
+    load_object_states(learn.objects, state['objects'])
+    for m, buffers in zip(trained(learn), state['buffers']): set_buffers(m, buffers)
     fit.rng_states = state['rng_states']
 
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752d
@@ -219,9 +214,7 @@ class Fit(FitState):
     def is_due(self, learn: Any) -> bool:
         "Between two epochs, return whether another is due; no interrupt in the last one is lost"
         if 'stop_epoch' in learn.requests: self.answer(learn)
-        if self.is_open(learn.state):
-            if self.plan.end_step is not None: self.idle.check(learn.state)
-            return True
+        if self.is_open(learn.state): return True
         if 'interrupt' in learn.requests: self.answer(learn)
         return False
 
@@ -402,10 +395,8 @@ def _reported(fit, learn):
         learn.cancelled = 'error'
         raise _misplaced(e) from e
     except Exception as e:
-        fit.is_resumable = learn.cancelled == 'memory'
-        if not fit.is_resumable:
-            learn.cancelled = 'error'
-            learn._explain(e)
+        learn.cancelled = 'error'
+        learn._explain(e)
         note_place(e, f'raised {learn.position}', learn.batch)
         raise
     finally:
@@ -433,6 +424,5 @@ def running_fit(fit: Fit, learn: Any) -> Iterator[Interrupts]:
     asked = learn.cancelled == 'interrupt' or 'interrupt' in learn.requests or interrupts.n
     if not asked or fit.plan.on_interrupt == 'return' and interrupts.n < 2: return
     can_resume = learn.stopped is fit and fit.is_open(learn.state)
-    show_in_a_line()
     rest = 'learn.resume() continues' if can_resume else 'nothing is left to do'
     raise TrainingInterrupted(f'interrupted {learn.position}; {rest}') from None

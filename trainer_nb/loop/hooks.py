@@ -133,10 +133,6 @@ class Hook:
         "Wrap a whole fit, from its first event to its last, for example to start a process group"
         return nullcontext()
 
-    def relieve(self, learn: Any) -> bool:
-        "Use less memory, as a training batch ran out of it; return whether to repeat that batch"
-        return False
-
     def html_below_plot(self) -> str:  # HTML; '' for nothing
         "Return what a notebook shows under the live plot, at each update; may wait for the device"
         return ''

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader
 
 # %% ../../nbs/loop/18_learner.ipynb #06958ea3
 from trainer_nb.base import (
-    backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device,
-    with_comments
+    backward, check_seed, described, drop_locals, folded, format_bytes, is_oom, memory_in_use,
+    note_place, opt_step, set_seed, to_device, with_comments
 )
-from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
+from ..data import Pass, is_shuffled, length, sets_of, source
 from trainer_nb.loop.fit import (
     BoundSteps, Fit, _misplaced, add_to_row, close_epoch, close_valid, go_back, match_loaders,
     open_epoch, open_valid, put_back, running_fit, wants_last_valid
@@ -34,21 +34,19 @@ from .history import History
 from .hook_table import Hooked, as_hooks
 from .hooks import Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
-from .losses import step_with_closure
 from .accumulate import Accumulators
 from .metrics import as_metrics, check_sets, missing_inputs
 from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
     check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
-    set_lr, trained
+    set_lr, step_with_closure, trained
 )
 from .outputs import Joined, sizes_of
 from . import parts
 from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
 from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
-from .shortage import in_opt_step, shortage
 from trainer_nb.loop.steps import (
     DefaultResult, as_step, check_loss, is_number, needed_names, unpack
 )
@@ -62,7 +60,7 @@ class Phase:
     below = None                # the phase that it was opened in
     do = step_fn = passed = None    # steps by name; the step function; model and loss with which `do_step` began
     result_of = None                # `DefaultResult`
-    is_new = is_default = False     # the loss is a tensor of its own; the step is the learner's
+    is_default = False              # the step is the learner's
     sums = pass_ = n_batches = None  # accumulator; `Pass`; its number of batches, None if unknown
     all_names = ()              # of the optimizers
     requests = ()               # of the fit, if this is a pass of its own
@@ -94,7 +92,7 @@ class Phase:
         "Take over the steps that the loop calls, when the phase opens and when hooks change"
         i = 0 if self.training else 1
         self.do, self.step_fn, self.result_of = steps.do, steps.fns[i], steps.result_of
-        self.is_new, self.is_default = steps.is_new[i], steps.is_default[i]
+        self.is_default = steps.is_default[i]
         self.one_rate = steps.one_rate
         self.all_names = self.opt_names = tuple(learn.opts)
 
@@ -112,7 +110,7 @@ class Phase:
     ) -> bool:                      # whether all are done; False: something is due between two
         "Process batches: forward, what follows each loss, and what counts the batch"
         for item in batches:
-            losses, again = None, False
+            losses = None
             try:
                 n = self.begin(learn, item)
                 at = learn.calls.at
@@ -122,7 +120,7 @@ class Phase:
                     if not self.has_pred and self.generator is None:
                         for f in at['after_pred']: f(learn)
                     self.follow(learn, at)
-                    loss = self.current.copied(self.loss, self.is_new)
+                    loss = self.current.copied(self.loss)
                     if self.loss_params is None:                # not yielded: it is the only one
                         losses = loss
                         break
@@ -135,14 +133,12 @@ class Phase:
                 self.record(learn, losses, n)
             except CancelStep: self.drop(learn)
             except (MemoryError, RuntimeError) as e:
-                again = is_oom(e) and self.make_room(learn, e, item)
-                if not again: raise
-            if again: self.run(learn, [item])
-            else:
-                self.count(learn)
-                for f in learn.calls.at['after_step']: f(learn)
-                self.last_loss = self.loss      # its memory is used again in turn, which is faster
-                self.clear()
+                if is_oom(e): self.make_room(learn, e)
+                raise
+            self.count(learn)
+            for f in learn.calls.at['after_step']: f(learn)
+            self.last_loss = self.loss      # its memory is used again in turn, which is faster
+            self.clear()
             if self.requests or learn.state.optimizer_step >= self.next_due: return False
         return True
 
@@ -193,36 +189,6 @@ class _Results(Phase):
         self.loss, self.opt_names = loss, (name,)
         self.loss_params = [p for p in parameters(opts[name]) if p.requires_grad]
 
-# %% ../../nbs/loop/18_learner.ipynb #ph000005
-class _Room(_Results):
-    "What happens to a batch that runs out of memory"
-
-    def make_room(self, learn: Any, e: BaseException, item: Any) -> bool:
-        "Release a batch that ran out of memory, the loader's `item`; return whether to repeat it"
-        fit, before = learn.fitting, learn.cancelled
-        try: text = shortage(learn, e)
-        except Exception as other: text = f'what takes the memory could not be described: {other!r}'
-        can_repeat = (self.training and not self.stepped and learn.world.size == 1
-                      and not in_opt_step(e))
-        if self.training:
-            for opt in learn.opts.values():
-                for p in parameters(opt): p.grad = None
-        self.current.undo()     # what a hook recorded for the batch stays: some is from before its start
-        self.last_loss = None
-        self.clear()
-        drop_locals(e)
-        again = can_repeat and any(h.relieve(learn) for h in learn.hooks)
-        if again: learn._cancel('memory')
-        else: e.add_note(text)
-        learn.cancelled = before
-        is_own = fit is not None and self.pass_ is not None and self in (fit.train, fit.valid)
-        if again or learn.world.size > 1 or not is_own: return again
-        self.pass_.put_back(to_device(item, 'cpu'))
-        fit.rng_states = rng_states(learn.train_dl, learn.valid_dl)
-        learn._cancel('memory')
-        e.add_note('learn.resume() continues with this batch')
-        return False
-
     def drop(self, learn: Any) -> None:
         "Forget a batch that a hook cancelled"
         for name in learn.opts if self.training else ():
@@ -230,6 +196,23 @@ class _Room(_Results):
             self.do['do_zero_grad']()
         self.current.forget()
         learn._cancel('step')
+
+    def make_room(self, learn: Any, e: BaseException) -> None:
+        "Release a batch that ran out of memory, and note in the error what was in use and what helps"
+        used, limit = memory_in_use(learn.device)
+        text = 'memory ran out'
+        if self.batch is not None: text += f' with a batch {described(self.batch)}'
+        if used: text += f'; in use {format_bytes(used)}' + (f' of {format_bytes(limit)}' if limit else '')
+        smaller = 'smaller batches, whose size learn.find_batch_size() finds, with GradAccum(n) for the same steps'
+        if not self.training: smaller = 'smaller batches' + ' in valid_dl'*(learn.fitting is not None)
+        e.add_note(f'{text}. What helps: {smaller}; AMP(), which halves most activations; '
+                   'torch.utils.checkpoint in large blocks of the model')
+        if self.training:
+            for opt in learn.opts.values():
+                for p in parameters(opt): p.grad = None
+        self.last_loss = None
+        self.clear()
+        drop_locals(e)
 
 # %% ../../nbs/loop/18_learner.ipynb #0c755b57
 def _train_batches(phase, learn):
@@ -242,7 +225,7 @@ def _train_batches(phase, learn):
     return res
 
 # %% ../../nbs/loop/18_learner.ipynb #f7d5b358
-class Training(_Room):
+class Training(_Results):
     "A pass over the training data"
     training = True
 
@@ -292,7 +275,7 @@ def _valid_batches(phase, learn):
     return iter(phase.pass_)
 
 # %% ../../nbs/loop/18_learner.ipynb #15ac3b83
-class Validation(_Room):
+class Validation(_Results):
     "A pass over validation data, or a prediction"
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -434,7 +417,7 @@ class Learner(Hooked):
             self.state, self.history, self.world = StepState(), History(), World()
             self.fitting = self.stopped = None  # the running `Fit`; the one that `resume` continues
             self.cancelled = None       # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
-                                        # 'memory', 'error'
+                                        # 'error'
             self.requests = deque()  # what a running fit was asked for and has not done yet
             self._looked, self._seen = Looked(), {}  # of the first batches; what the steps return
             self._has_cast = self._opts_train = False   # to the model's dtype; optimizers to train
@@ -592,7 +575,7 @@ class Learner(Hooked):
                 hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
             plan = Plan(n_epochs, max_steps, valid_first, hooks, resume, on_interrupt,
                         valid_every=valid_every, valid_every_epochs=valid_every_epochs)
-            plan.check(train_dl=self.train_dl, valid_dl=self.valid_dl)
+            plan.check(self.valid_dl)
             fit, rates = Fit(plan), fit_rates(lr, self.opts)
             stopped = self.stopped
             is_left = stopped is not None and stopped.train is not None and not stopped.is_trained
@@ -790,12 +773,12 @@ class Learner(Hooked):
         missing = partial(missing_inputs, self._seen, 'train' if training else 'valid',
                           not alone and (not training or self.valid_dl is not None))
         names = () if history is None else (history, lr_names(self.opts))
-        def sums(o): return new_sums(self, steps, o, *names, training=training, missing=missing)
-        if training: return Training(pass_=TrainPass(dl, self.state), sums=sums(dl))
+        def sums(): return new_sums(self, steps, *names, training=training, missing=missing)
+        if training: return Training(pass_=TrainPass(dl, self.state), sums=sums())
         pass_ = Pass(dl)
-        if not (sets := pass_.adapter.sets): return Validation(pass_=pass_, sums=sums(dl))
+        if not (sets := pass_.adapter.sets): return Validation(pass_=pass_, sums=sums())
         check_sets(sets, self.metrics)
-        each = Accumulators({name: sums(o) for name, o in sets.items()})
+        each = Accumulators({name: sums() for name in sets})
         return Validation(pass_=pass_, sums=each)
 
     def _bound_steps(self):
@@ -824,7 +807,7 @@ class Learner(Hooked):
         fit.is_running, fit.model = True, self.model
         with self._base_phase():
             fit.steps = BoundSteps(self)
-            with _Opened(self, Training(sums=sums) if training else _Room(sums=sums)) as phase:
+            with _Opened(self, Training(sums=sums) if training else _Results(sums=sums)) as phase:
                 if training: fit.train, phase.n_batches = phase, float('inf')
                 yield
 

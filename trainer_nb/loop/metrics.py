@@ -38,8 +38,7 @@ def accuracy(
 
 def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are what cross_entropy ignores
 
-accuracy.is_mean = True     # a mean over targets: one call may compute it for several small batches
-accuracy.n_counted = _n_ids     # targets that it is a mean over; without this attribute, all entries
+accuracy.n_counted = _n_ids     # targets that it is a mean over; without this attribute, samples
 
 # %% ../../nbs/loop/03_metrics.ipynb #a5c0e002
 def as_scores(pred: Any, targ: Any) -> tuple[Any, Any]:
@@ -93,8 +92,7 @@ class Metric:
         self.f, self.name = f, name or own
         self.prefix = f'{name}/' if name else ''
         self.pred, self.targ, self.classes = pred, targ, classes
-        self.is_mean = getattr(plain, 'is_mean', False)     # the function's own claim: a mean over targets
-        self.n_counted = getattr(plain, 'n_counted', Tensor.numel)
+        self.n_counted = getattr(plain, 'n_counted', None)
 
     def inputs(self,
         result: Mapping,  # the step's result

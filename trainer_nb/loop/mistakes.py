@@ -15,10 +15,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from ..base import listed
-from ..data import source, yields_new
 from .accumulate import Accumulator
 from .optim import check_shared, parameters, trained
 from .steps import is_sum
@@ -119,7 +117,7 @@ def _is_column(a, b): return len(a) == len(b) + 1 and a[-1] == 1 and a[:-1] == b
 def _parts_of(learn):
     "Return the parts whose first batch is checked"
     step = vars(learn).get('train_step', type(learn))
-    return learn.model, learn.loss_fn, learn.train_dl, step, *(m.f for m in learn.metrics)
+    return learn.model, learn.loss_fn, learn.train_dl, step
 
 def _check_untrained(learn):
     "Warn of parameters that got a gradient and that no optimizer has"
@@ -154,21 +152,15 @@ class Looked:
         check_first(learn)
         phase = learn.phase
         if phase.loss_params is None: check_shared(learn.opts)
-        if isinstance(phase.result, Mapping):
-            phase.sums.look(phase.result, phase.result.get('n', learn.world.n))
         self.parts = _parts_of(learn)
 
 # %% ../../nbs/loop/10_mistakes.ipynb #97340cb8
-def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False,
-             missing: Any = None) -> Accumulator:
+def new_sums(learn: Any, steps: Any, *args: Any, training: bool = False, missing: Any = None) -> Accumulator:
     "Make the accumulator for the losses and metrics of a pass"
     own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
-    is_copied = learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)
-    is_fresh = steps.keeps_targets[not training] and (yields_new(dl) or is_copied)
-    were_seen = bool(learn.metrics and learn.history) and learn._looked.is_done(learn)
     inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
     return Accumulator(
-        learn.metrics, learn.device, *args, world=learn.world, waits=were_seen, missing=missing,
-        is_sum=not own and is_sum(learn.loss_fn), is_fresh=is_fresh, inputs=inputs)
+        learn.metrics, learn.device, *args, world=learn.world, missing=missing,
+        is_sum=not own and is_sum(learn.loss_fn), inputs=inputs)
 
 def _named_inputs(learn): return learn.batch.keys() if isinstance(learn.batch, Mapping) else ()

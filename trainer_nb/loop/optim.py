@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['trained', 'trained_parameters', 'trains_loss', 'owners', 'named_parts', 'is_by_name', 'check_names',
            'make_optimizers', 'needs_closure', 'refuse_closures', 'untouched', 'parameters', 'gradients', 'total_norm',
-           'load_optimizer', 'set_option', 'set_lr', 'lr_names', 'group_rates', 'check_optimizers', 'check_shared']
+           'load_optimizer', 'set_option', 'set_lr', 'lr_names', 'group_rates', 'check_optimizers', 'check_shared',
+           'differentiate', 'step_with_closure']
 
 # %% ../../nbs/loop/05_optim.ipynb #82cc43ca
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from inspect import Parameter, signature
 from itertools import chain
@@ -19,8 +20,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..base import common_device, did_you_mean, entries, listed, norms
+from .hooks import Cancel
 from .param_groups import ParamGroups, fused, matched_rates, named_parameters
 from .plan import as_rate
+from .steps import check_loss
 
 # %% ../../nbs/loop/05_optim.ipynb #4ca96ceb
 def trained(learn: Any) -> list[nn.Module]:
@@ -242,3 +245,48 @@ def check_shared(opts: Mapping) -> None:
                 f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, '
                 'and the step returns one loss for both: give each parameter to one optimizer, or '
                 'yield a loss for each optimizer')
+
+# %% ../../nbs/loop/05_optim.ipynb #6e8fefc7
+def differentiate(learn: Any, step: Callable[[], object]) -> None:
+    "Compute the loss of `learn.batch` and its gradients, with the events around them"
+    at, phase = learn.calls.at, learn.phase
+    phase.has_pred = False
+    step()
+    if not phase.has_pred:
+        for f in at['after_pred']: f(learn)
+    for f in at['after_loss']: f(learn)
+    check_loss(phase.loss)
+    phase.do['do_backward'](phase.loss)
+    for f in at['after_backward']: f(learn)
+
+# %% ../../nbs/loop/05_optim.ipynb #0a8e4f9e
+def step_with_closure(learn: Any) -> bool:
+    "Take a step of an optimizer that evaluates the loss; raises ValueError for a step that yields"
+    phase, opt = learn.phase, learn.opt
+    if phase.loss_params is not None:
+        raise ValueError(f'{type(opt).__name__} evaluates the loss again, which a step that yields '
+                         'cannot do: return a dict')
+    first, params = (phase.loss, phase.pred, phase.result), parameters(opt)
+    kept = [[None if t is None else t.detach().clone() for t in (p, p.grad)] for p in params]
+    is_new = True
+    def closure():
+        nonlocal is_new
+        was_new, is_new = is_new, False
+        if not (was_new and untouched(params, kept)):
+            with torch.enable_grad():
+                phase.do['do_zero_grad']()
+                differentiate(learn, phase.do['do_step'])
+                for f in phase.on_gradients: f(learn)
+        loss = phase.loss       # that the optimizer compares with others
+        for f in phase.on_losses: loss = f(learn, loss)
+        return loss
+    try: opt.step(closure)
+    except Cancel:
+        with torch.no_grad():
+            for p, (w, _) in zip(params, kept): p.copy_(w)
+        raise
+    finally:
+        phase.on_gradients.clear()
+        phase.on_losses.clear()
+        phase.loss, phase.pred, phase.result = first
+    return True

@@ -16,8 +16,7 @@ from trainer_nb.draw import (
     ALARM, COLORS, GREY, RAW, SIZE, STYLES, Chart, Line, Panel, beside, labels, limits, needs_log, ticks
 )
 from trainer_nb.loop.reading import (
-    Binned, Readings, best_epoch, ends_of_branches, first_row, flags_after, in_words,
-    overfit_since, with_branches, with_flags
+    Binned, Readings, best_epoch, first_row, flags_after, in_words, overfit_since, with_flags
 )
 
 # %% ../../nbs/loop/23_plot.ipynb #54b58508
@@ -231,7 +230,7 @@ def _charts(plot, end=0, log=None):
     h, first, curves = plot.history, plot.first, plot.update()
     best = best_epoch(h, first)
     points = _points(h, first, best)
-    last = max(end, h.n_steps, first + 2, *ends_of_branches(h, first))
+    last = max(end, h.n_steps, first + 2)
     pad = .015*(last - first)
     xlim = min([first + 1, *(xs[0] for xs, _ in points.values())]) - pad, last + pad
     names, readings = [o for o in points if not _is_loss(o, points)], Readings(h, first)
@@ -242,7 +241,7 @@ def _charts(plot, end=0, log=None):
         if p.xlabel: p.below = _epochs(h, first)
     while True:
         losses = replace(_losses(plot, curves, points, xlim, log), hover=hover)
-        losses = with_flags(with_branches(losses, h, first), flags_after(h, first))
+        losses = with_flags(losses, flags_after(h, first))
         if (bad := h.bad_from or 0) > first:
             losses.lines.append(Line([bad, bad], losses.ylim, ALARM, f'nan from batch {bad}', width=1.5))
         losses = losses.below_legend()

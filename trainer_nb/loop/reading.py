@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['Best', 'first_row', 'best_epoch', 'overfit_since', 'Binned', 'Readings', 'in_words', 'flags_of', 'flags_after',
-           'with_flags', 'left_branch', 'ends_of_branches', 'with_branches']
+           'with_flags']
 
 # %% ../../nbs/loop/22_reading.ipynb #53084e6d
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..base import cut_name, format_value
-from ..draw import GREY, INK, RAW, Envelope, Line, Panel, evenly
+from ..draw import INK, Envelope, Line, Panel, evenly
 
 # %% ../../nbs/loop/22_reading.ipynb #c3c11d33
 class Best(NamedTuple):
@@ -206,25 +206,3 @@ def _named(hover, flags):
         i = min(range(len(places)), key=lambda i: abs(places[i] - n))
         above[i] = above.get(i, '') + f'△ {what}, after batch {n} · '
     return [(x, above.get(i, '') + text) for i, (x, text) in enumerate(hover)]
-
-# %% ../../nbs/loop/22_reading.ipynb #br000002
-def left_branch(losses: Sequence[float], start: int, most: int = 100) -> list[float]:
-    "Thin out losses after batch `start` to [start, size, *means of `size` batches each]"
-    size = -(-max(len(losses) - start, 1)//most)
-    groups = [losses[i:i + size] for i in range(start, len(losses), size)]
-    return [start, size, *(math.fsum(o)/len(o) if all(map(math.isfinite, o)) else math.nan for o in groups)]
-
-def _after(history, first): return [o for o in history.branches if o[0] >= first]
-
-def ends_of_branches(history: Any, first: int = 0) -> list[float]:
-    "Return the number of the last batch of each branch that was left"
-    return [start + size*len(means) for start, size, *means in _after(history, first)]
-
-def with_branches(panel: Panel, history: Any, first: int = 0) -> Panel:
-    "Draw the losses that rewinds have left, behind those of a panel, whose axes they may leave"
-    left = _after(history, first)
-    if not left: return panel
-    name = f'left at batch {left[0][0]:.0f}' if len(left) == 1 else f'left by {len(left)} rewinds'
-    lines = [Line([start + size*(i + .5) + .5 for i in range(len(means))], means, GREY, width=1., alpha=RAW,
-                  may_leave=True) for start, size, *means in left]
-    return replace(panel, lines=[replace(lines[0], name=name), *lines[1:], *panel.lines])

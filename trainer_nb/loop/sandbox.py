@@ -8,23 +8,22 @@ __all__ = ['unchanged', 'DryRun', 'without_hooks', 'check_ready', 'dry_run']
 # %% ../../nbs/loop/20_sandbox.ipynb #5ba8704b
 import signal, warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
-from types import FunctionType, MethodType, ModuleType
+from itertools import chain
+from types import FunctionType, MethodType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..base import forget_iterator, note_place
+from ..base import forget_iterator, listed, note_place
 from ..data import Pass, each, end_workers
 from .averages import without_graph
 from .history import History
-from .hook_table import Hooked
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
@@ -33,83 +32,62 @@ from .snapshot import Snapshot
 from .steps import loss_weight
 
 # %% ../../nbs/loop/20_sandbox.ipynb #5b0982e7
-_LEAVES = type, ModuleType, Tensor, Hooked, Hook, History
-_BUSY = {'logging', 'threading', 'queue', 'multiprocessing', 'concurrent', 'asyncio', 'subprocess', 'socket', 'weakref',
-         'IPython', 'ipykernel', 'traitlets'}
-_MOST = 100         # items of a collection to follow: the samples of a data set are many
-
-def _attributes(o):
-    "Return the dict of an object's attributes, or None, without `__getattr__` of a proxy"
-    try: res = object.__getattribute__(o, '__dict__')
-    except AttributeError: return None
-    return res if type(res) is dict else None
-
-def _is_busy(cls):
-    "Return whether other threads may be at work in such objects"
-    if cls.__module__.partition('.')[0] in _BUSY or cls.__module__.startswith('torch._'): return True
-    loading = [o for o in cls.__mro__ if o.__module__ == 'torch.utils.data.dataloader']
-    return any(hasattr(o, '__next__') for o in loading)     # the iterator of a `DataLoader`
-
-def _inside(o):
-    "Return what an object holds: attributes, items, and the object of a bound method"
-    if isinstance(o, MethodType): return [o.__self__]
-    if isinstance(o, partial): return [o.func, o.args, o.keywords]
-    if isinstance(o, (*_LEAVES, FunctionType)) or _is_busy(type(o)): return []
-    items = []
-    if isinstance(o, Mapping): items = o.values()
-    elif isinstance(o, (list, tuple, set, deque)): items = o
-    return [*islice(items, _MOST), *(_attributes(o) or {}).values()]
-
-def _owned(roots):
-    "Return the objects that some roots hold, directly or through others, each once"
-    found, todo = {}, list(roots)
-    while todo:
-        o = todo.pop()
-        if id(o) in found: continue
-        try: inner = _inside(o)
-        except Exception: continue      # a proxy, of a package that is not installed, say
-        found[id(o)] = o
-        todo += inner
-    return list(found.values())
-
-# %% ../../nbs/loop/20_sandbox.ipynb #5b0982e8
-def _parts(learn, dls):
-    "Return what modules, loaders, steps of a subclass and the user's own hooks hold"
-    steps = [f for f in (learn.train_step, learn.eval_step, learn.loss_fn) if not isinstance(f, FunctionType)]
-    steps = [f for f in steps if getattr(f, '__self__', None) is not learn]
-    mine = [v for k, v in vars(learn).items() if k not in learn._known]  # attributes of a subclass
-    hooks = [vars(h) for h in learn.hooks if not _is_library(type(h))]
-    return _owned([*trained(learn), *dls, *steps, *mine, *hooks])
+_OWN = vars(nn.Module()).keys()     # attributes that torch gives each module
 
 def _is_library(f): return (f.__module__ or '').partition('.')[0] in ('torch', 'trainer_nb')
 
-def _collections(parts):
-    "Return the collections among some objects, and the dicts in which their attributes live"
-    for o in parts:
-        if isinstance(o, (dict, list, set, deque)): yield o
-        elif isinstance(o, (*_LEAVES, Optimizer)) or _is_busy(type(o)): continue
-        elif (held := _attributes(o)) is not None: yield held
+def _modules(learn): return dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn)))
 
+def _data(dls):
+    "Return loaders and their data sets, and the data sets inside those"
+    found = [*chain.from_iterable(map(each, dls))]
+    for o in found:
+        inner = getattr(o, 'dataset', None)
+        if all(inner is not other for other in (None, *found)): found.append(inner)
+    return found
+
+def _owners(learn, dls):
+    "Return the objects whose attributes are restored: the learner, modules, data, steps and the user's hooks"
+    steps = (f.__self__ if isinstance(f, MethodType) else f
+             for f in (learn.train_step, learn.eval_step, learn.loss_fn))
+    hooks = (h for h in learn.hooks if not _is_library(type(h)))
+    found = learn, *_modules(learn), *_data(dls), *steps, *hooks
+    return [o for o in {id(o): o for o in found}.values()
+            if not isinstance(o, FunctionType) and type(getattr(o, '__dict__', None)) is dict]
+
+def _collections(learn):
+    "Return what the lists, dicts and sets of the user's modules hold, by name"
+    return {(f'{type(m).__name__}.{k}', id(o)): [*o, *(o.values() if isinstance(o, dict) else ())]
+            for m in _modules(learn) if not _is_library(type(m))
+            for k, o in vars(m).items() if k not in _OWN and isinstance(o, (list, dict, set))}
+
+# %% ../../nbs/loop/20_sandbox.ipynb #5b0982e8
 def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
     "Capture a learner with all that it owns; without loaders if their passes may be open"
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
-    parts = _parts(learn, dls)
-    held = []
-    for m in dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn))):
-        held += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
-    data = {id(o) for o in _owned(dls) if isinstance(o, Tensor)} - set(map(id, held))  # not copied
-    tensors = [*held, *(o for o in parts if isinstance(o, Tensor) and id(o) not in data)]
-    before = Snapshot().generators(parts).rng(*dls).objects(learn.objects.values())
-    before.places([vars(learn), *map(vars, opts), *_collections(parts)]).tensors(tensors, no_grad=True)
+    owners, data = _owners(learn, dls), {*map(id, _data(dls))}      # whose tensors are not copied
+    tensors, places = [], [*map(vars, opts), *map(vars, owners)]
+    for m in _modules(learn):
+        tensors += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
+        places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
+    tensors += [v for o in owners if id(o) not in data for v in vars(o).values() if isinstance(v, Tensor)]
+    before = Snapshot().generators(chain.from_iterable(vars(o).values() for o in owners)).rng(*dls)
+    before.objects(learn.objects.values()).places(places).tensors(tensors, no_grad=True)
     for dl in dls: before.restore.append(partial(end_workers, dl))      # the first to run
     return before
 
 @contextmanager
 def unchanged(learn: Any) -> Iterator[None]:
-    "Restore a learner and everything that it owns, however the block ends"
-    before = _snapshot_of(learn)
+    "Restore a learner and what it owns, however the block ends; warn of collections of modules that changed"
+    before, held = _snapshot_of(learn), _collections(learn)
     try: yield
-    finally: before.put_back()
+    finally:
+        before.put_back()
+        now = _collections(learn)
+        names = [name for (name, i), old in held.items() if [*map(id, now.get((name, i), old))] != [*map(id, old)]]
+        if names: warnings.warn(
+            f'{listed(names, 5)} changed in a dry run and is not put back: keep what steps change in numbers, '
+            'buffers or tensors of the module, or in an object in Learner(state=...)', stacklevel=3)
 
 # %% ../../nbs/loop/20_sandbox.ipynb #b646192c
 @contextmanager
@@ -134,10 +112,8 @@ def _takes_part(hook):
 
 def _copied_hooks(learn):
     "Copy each hook that takes part; a copy shares the learner's parts with its original"
-    inside = _owned([*trained(learn), learn.train_dl, learn.valid_dl])
-    held = [o for o in inside if _attributes(o) is not None]
-    own = [learn, learn.history, *learn.opts.values(), *held, *learn.model.parameters(),
-           *learn.model.buffers()]
+    own = [learn, learn.history, *learn.opts.values(), *_modules(learn), *_data((learn.train_dl, learn.valid_dl)),
+           *learn.model.parameters(), *learn.model.buffers()]
     memo, copies = {id(o): o for o in own}, {}
     for h in filter(_takes_part, learn.hooks):
         try: copies[id(h)] = deepcopy(h, memo)
@@ -156,7 +132,6 @@ def _left_out(hooks):
 class _Latest:
     "Losses and weight of the latest batch, which the loop adds as to an epoch's `Accumulator`"
     latest: Any = (None, 0)
-    looked = False
     copied = staticmethod(without_graph)
 
     def add(self, losses: Any, result: Any, n: Any, lrs: Any = ()) -> None:
@@ -164,8 +139,6 @@ class _Latest:
 
     def record(self, name: str, value: Any, mean: bool = False) -> None: pass
     def forget(self) -> None: pass
-    def take(self, result: Any, n: Any) -> None: pass
-    def undo(self) -> None: pass
 
 # %% ../../nbs/loop/20_sandbox.ipynb #1cfbf2fe
 class DryRun:
@@ -208,11 +181,11 @@ class DryRun:
 # %% ../../nbs/loop/20_sandbox.ipynb #173c4833
 def _copy_optimizers(learn):
     "Let the optimizers, and those inside them, work with copies of what they hold"
-    own = list(learn.opts.values())
-    held = _owned(chain.from_iterable(vars(o).values() for o in own))
-    inner = [o for o in held if isinstance(o, Optimizer) and o not in own]
+    own, found = list(learn.opts.values()), list(learn.opts.values())
+    for o in found: found += [v for v in vars(o).values() if isinstance(v, Optimizer) and v not in found]
+    inner = found[len(own):]
     memo = {id(o): o for o in (*learn.model.parameters(), *own)}
-    memo |= {id(p): p for p in chain.from_iterable(map(parameters, own + inner))}
+    memo |= {id(p): p for p in chain.from_iterable(map(parameters, found))}
     memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch copies no attributes of a class of its own
     for o in inner: vars(memo[id(o)]).update(deepcopy(vars(o), memo))
     for o in own: vars(o).update(deepcopy(vars(o), memo))

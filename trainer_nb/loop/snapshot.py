@@ -9,7 +9,6 @@ __all__ = ['is_expanded', 'unsaved_buffers', 'set_buffers', 'Snapshot', 'norm_bu
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0003
 from argparse import Namespace
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -79,20 +78,11 @@ def _can_change(t):
     return not t.is_inference() and not is_expanded(t)
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0011
-def _items(place):
-    "Return what a collection holds; of a dict the keys, then the values"
-    return [*place, *(place.values() if isinstance(place, dict) else ())]
-
 def _refill(place, old):
-    "Make a collection hold its former items; one that still does, perhaps read-only, is left alone"
-    now, n = _items(place), len(old)//2
-    if [*map(id, now)] == [*map(id, old)]: return
-    if isinstance(place, dict):
-        if list(place) != old[:n]: place.clear()        # otherwise nobody sees it empty
-        for k, v in zip(old[:n], old[n:]): place[k] = v
-        return
-    place.clear()
-    (place.extend if isinstance(place, (list, deque)) else place.update)(old)
+    "Make a dict hold its former items; one that still does, perhaps read-only, is left alone"
+    if place.keys() == old.keys() and all(place[k] is v for k, v in old.items()): return
+    if [*place] != [*old]: place.clear()        # otherwise nobody sees it empty
+    place.update(old)
 
 def _restored(o):
     "Return a function that restores a random generator, or None if `o` is none"
@@ -115,10 +105,9 @@ class Snapshot:
             if no_grad and o.is_leaf: o.t.grad = None
         return self
 
-    def places(self, places: Iterable[Any]) -> 'Snapshot':
-        "Capture what collections hold, and dicts of attributes"
-        places = {id(o): o for o in places}.values()
-        self.restore += [partial(_refill, o, _items(o)) for o in places]
+    def places(self, places: Iterable[dict]) -> 'Snapshot':
+        "Capture what dicts of attributes hold"
+        self.restore += [partial(_refill, o, dict(o)) for o in {id(o): o for o in places}.values()]
         return self
 
     def generators(self, found: Iterable[Any]) -> 'Snapshot':

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, flags_of
-from .curves import CurveFile, Tail, _is_number, _numbers, _revised, take
+from .curves import CurveFile, Tail, _numbers, _revised, take
 from ..show import JSONLLogger
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
@@ -38,7 +38,7 @@ class _Amendments:
             self.note_epoch(h)
         if (flags := flags_of(h)) != self.flags:    # all of them: there are few
             self.flags = flags
-            yield 'flags', {'flags': flags, 'branches': [*map(_finite, h.branches)]}
+            yield 'flags', {'flags': flags}
 
 # %% ../../nbs/runs/03_record.ipynb #1f030001
 class _Sturdy(JSONLLogger):
@@ -128,9 +128,6 @@ class RunRecord(_Sturdy):
         super().close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f
-def _is_branch(o):
-    return isinstance(o, list) and len(o) > 2 and all(map(_is_number, o[:2])) and o[0] >= 0 < o[1]
-
 def _is_flag(o): return isinstance(o, list) and [*map(type, o)] == [int, str]
 
 class RecordTail(Tail):
@@ -155,5 +152,3 @@ class RecordTail(Tail):
             h.revise_steps(h.n_packed - first, {k: v for k, v in _revised(row).items() if k in h.series})
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
             h.flags = [(at, printable(text)) for at, text in filter(_is_flag, flags)]
-            left = row.get('branches')
-            h.branches = [*map(_numbers, filter(_is_branch, left if isinstance(left, list) else []))]

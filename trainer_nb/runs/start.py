@@ -41,7 +41,7 @@ def _plan(learn, n_epochs, kwargs):
     if learn.train_dl is None:
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     plan = Plan(n_epochs, **{k: v for k, v in kwargs.items() if k not in ('lr', 'keep_best')})
-    plan.check(train_dl=learn.train_dl, valid_dl=learn.valid_dl)
+    plan.check(learn.valid_dl)
     fit_rates(kwargs.get('lr'), learn.opts)
     counts = {'n_epochs': plan.n_epochs, 'max_steps': plan.max_steps}
     return {**kwargs, **{k: v for k, v in counts.items() if v is not None}}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..loop import Hook, Learner, as_count, as_hooks, left_branch
+from ..loop import Hook, Learner, as_count, as_hooks
 from .checkpoint import load_state
 from .files import Folder
 
@@ -83,11 +83,9 @@ def rewind(
     finally: hook.folder.lock.release()
 
 def _go_to(learn, path, manifest, hooks):
-    losses, branches = learn.history.fetch().get('train_loss', ()), learn.history.branches
+    n = learn.history.n_steps
     with learn.added_hooks(*hooks): notes = load_state(learn, path/manifest['file'])
-    if (n := learn.history.n_steps) < len(losses):
-        learn.history.flag(f'rewound from batch {len(losses)}')
-        learn.history.branches = [*branches, left_branch(losses, n)]
+    if learn.history.n_steps < n: learn.history.flag(f'rewound from batch {n}')
     for note in notes: warnings.warn(f'rewind: {note}', stacklevel=3)
     if learn.stopped is not None: learn.stopped.plan.hooks = hooks
     s = learn.state

@@ -176,8 +176,7 @@ def _worse(h, first):
     return (before, last) if is_worse else None
 
 # %% ../../nbs/show/07_status.ipynb #86ad5551
-ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed',
-         'memory': 'out of memory'}
+ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed'}
 
 def outcome(learn: Learner, first: int = 0) -> str:
     "Say how the latest fit ended, or where it is, without `first` epochs: 'done: 3 epochs, best …'"
@@ -195,6 +194,6 @@ def outcome(learn: Learner, first: int = 0) -> str:
 
 def end_state(learn: Learner, first: int = 0) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
-    if learn.cancelled in ('error', 'memory'): return 'failed'
+    if learn.cancelled == 'error': return 'failed'
     if learn.cancelled in ENDS: return 'stopped'
     return 'doubtful' if _trouble(learn.history, first) else 'done'

@@ -177,7 +177,7 @@ class Tracker(Logger):
         if self.service is not None: self.service.finish()
 
 # %% ../../nbs/show/10_trackers.ipynb #34522428
-def _is_failed(learn): return learn.cancelled in ('error', 'memory')
+def _is_failed(learn): return learn.cancelled == 'error'
 
 class MLflowLogger(Tracker):
     "Log to an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
