@@ -23,7 +23,7 @@ from trainer_nb.loop import (
 )
 from trainer_nb.features import (
     AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm,
-    LRScheduler, NaNGuard, Offload, OneCycle, Profile, Recompute, Schedule, Unfreeze,
+    LRScheduler, NaNGuard, OneCycle, Profile, Schedule, Unfreeze,
     WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
 )
 from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
@@ -51,7 +51,7 @@ __all__ = [
     'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
     'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip',
-    'GradNorm', 'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
+    'GradNorm', 'NaNGuard', 'Profile', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',

@@ -8,7 +8,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from common import same, weights
-from trainer_nb.all import AMP, EMA, GradAccum, GradClip, Learner, Recompute
+from trainer_nb.all import AMP, EMA, GradAccum, GradClip, Learner
 from trainer_nb.look.forecast import forecast_of
 
 
@@ -77,7 +77,6 @@ MODELS = {      # name → (model, shape of a sample, options of the learner)
     'average': (lambda: mlp(64, 512, 512), ROWS, {'hooks': lambda: [EMA(.9)]}),
     'clipping': (lambda: mlp(64, 512, 512), ROWS, {'hooks': lambda: [GradClip(1.)]}),
     'accumulation': (lambda: mlp(64, 512), ROWS, {'hooks': lambda: [GradAccum(2)]}),
-    'recomputed': (lambda: mlp(*[64]*12), ROWS, {'hooks': lambda: [Recompute(*(str(i) for i in range(1, 20, 2)))]}),
     'bfloat16': (lambda: pooled(conv(3, 32), conv(32, 32), n=32), IMAGES, {'hooks': lambda: [AMP()]}),
 }
 

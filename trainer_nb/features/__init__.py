@@ -11,4 +11,3 @@ from .lr_scheduler import LRScheduler
 from .compile import Compile
 from .profile import Profile
 from .activations import Activations
-from .recompute import Offload, Recompute

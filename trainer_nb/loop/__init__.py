@@ -18,7 +18,7 @@ from .optim import (
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
-    DefaultResult, Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
+    Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World
