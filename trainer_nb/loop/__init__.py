@@ -18,18 +18,17 @@ from .optim import (
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
-    Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
+    as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World
 from .outputs import Joined, n_samples, sizes_of
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
-from .losses import differentiate
 from .mistakes import check_first, doubled_batch, inputs_and_target
 from .snapshot import (
-    Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers,
-    object_states, plain_config, set_buffers, set_modes, set_opt_modes, unsaved_buffers
+    called_modules, get_modes, is_expanded, load_object_states, object_states,
+    plain_config, set_buffers, set_modes, set_opt_modes, unsaved_buffers
 )
 from .parts import check_shapes, class_names, move, refuse_script
 from .learner import Learner

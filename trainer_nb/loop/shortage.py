@@ -85,7 +85,7 @@ def _remedies(learn, e):
                    'learn.find_batch_size() finds their size')
     else: res.append('smaller batches' + (' in valid_dl' if learn.fitting is not None else ''))
     if 'AMP' not in hooks: res.append('AMP(), which halves the memory of most activations')
-    if learn.training: res.append('torch.utils.checkpoint around large blocks of the model')
+    if learn.training: res.append('Recompute("...") with the names of large blocks')
     return res
 
 def shortage(learn: Any, e: BaseException) -> str:
