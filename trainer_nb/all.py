@@ -24,7 +24,7 @@ from trainer_nb.loop import (
 from trainer_nb.features import (
     AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm,
     LRScheduler, NaNGuard, OneCycle, Profile, Schedule, Unfreeze,
-    WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+    WarmupCosine, combine, cosine, exponential, linear, warmup
 )
 from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
 from trainer_nb.show import (
@@ -53,7 +53,7 @@ __all__ = [
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip',
     'GradNorm', 'NaNGuard', 'Profile', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
-    'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
+    'combine', 'cosine', 'exponential', 'linear', 'warmup',
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
     'Controls', 'Display', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
