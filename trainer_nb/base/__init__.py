@@ -13,7 +13,7 @@ from .memory import TensorMeter, is_oom, memory_in_use
 from .errors import described, drop_locals, folded, library_versions, needed, note_place, owner, passed, show_error
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls, can_unshard,
-    compile_errors, compile_options, each_, end_processes, fake_modes, forget_groups, forget_iterator, has_fakes,
+    compile_options, each_, end_processes, fake_modes, forget_groups, forget_iterator, has_fakes,
     init_shards, is_value_needed, is_wrapper, kept_iterator, mark_stepped, n_writes, norms, opt_step, own_call,
     remove_hooks, replace_call, schema, sees_operations, set_indices, state_of, state_versions, takes_found_inf,
     unshard, workers_end

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import can_replace_calls, compile_errors, compile_options, own_call, replace_call
+from ..base import can_replace_calls, compile_options, own_call, replace_call
 from ..loop import Hook, Learner, called_modules, parameters
 
 # %% ../../nbs/features/07_compile.ipynb #8cbc916f
@@ -33,12 +33,12 @@ class _Functions:
     def __init__(self, mode: str | None, backend: str | Callable, dynamic: bool | None):
         self.mode, self.how = mode, {'backend': backend, 'dynamic': dynamic}
         self.made, self.called = {}, set()          # by key; (function, …) of those that have run
-        self.errors, self.has_graphs = (), False   # exceptions if torch cannot; CUDA graphs?
+        self.has_graphs = False                 # CUDA graphs?
         self.reasons, self.time_s = [], 0.      # what is not compiled; seconds of first calls
 
     def begin(self, device: torch.device) -> None:
         "Start counting for a new fit"
-        self.errors, self.reasons, self.time_s = compile_errors(), [], 0.
+        self.reasons, self.time_s = [], 0.
         self.has_graphs = device.type == 'cuda' and self.mode in ('reduce-overhead', 'max-autotune')
 
     def compiled(self, f: Callable, key: Any) -> Callable:
@@ -85,10 +85,11 @@ class _CompiledModel:
         compiled = self.functions.compiled(call, ('model', m))
         def f(*args, **kwargs):
             try: return self.functions.call(learn, (m, m.training), compiled, *args, **kwargs)
-            except self.functions.errors as e:
+            except Exception as e:
+                res = own_call(m, *args, **kwargs)      # an error of the model comes again
                 self.functions.leave_out(f'forward of {type(m).__name__}', _reason(e))
                 replace_call(m, next(old for o, old in self.old if o is m))
-            return own_call(m, *args, **kwargs)
+                return res
         return f
 
     def unwrap(self) -> None:
