@@ -59,7 +59,7 @@ def test_values_are_those_made_by_hand():
             if len(x) > 1 or x.ndim > 2:
                 dead = sum(len(o.unique()) == 1 for o in units)/len(units)
                 assert v['dead'][i, k].item() == pytest.approx(dead)
-            counts = torch.histc(x.flatten().asinh(), module.N_BINS, -module.EDGE, module.EDGE)
+            counts = torch.histc(x.flatten().asinh(), module._N_BINS, -module._EDGE, module._EDGE)
             assert torch.allclose(v['bins'][i, k], counts/x.numel())
 
 def leave(how):
