@@ -4,10 +4,11 @@ Each model trains with AdamW on batches that are ready in a list, with one threa
 one process, for 8 rounds, and again in four others, as processes differ by a tenth. A figure is the median over all
 rounds of the time of one pass, divided by its steps. First passes are those of the first process, which finds nothing
 compiled. The compiled step by hand is `torch.compile` over forward, backward and optimizer, as PyTorch's
-documentation shows it. The last row is the fastest version that we know: the one graph of `Compile(what='step')`,
-with nothing around it.
+documentation shows it. The last row is the fastest version that we know: one graph of forward, loss, backward and
+optimizer.
 """
 import json, os, platform, subprocess, sys
+from inspect import unwrap
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -17,7 +18,6 @@ from torch import nn
 
 import plain
 from trainer_nb.all import Compile, Learner
-from trainer_nb.features.graphs import _bare_step
 
 torch.set_num_threads(1)
 
@@ -59,33 +59,31 @@ def raw_step(name):
 
 def one_graph(name):
     model, opt, batches = parts(name)
-    params, end = list(model.parameters()), _bare_step(opt)
+    params, end = list(model.parameters()), unwrap(type(opt).step)     # torch compiles no wrapper
     opt.param_groups[0]['lr'] = torch.tensor(opt.param_groups[0]['lr'])
     for p in params: p.grad = torch.zeros_like(p)
     @torch.compile(fullgraph=True)
     def step(xb, yb):
         loss = F.cross_entropy(model(xb), yb)
         for p, g in zip(params, torch.autograd.grad(loss, params)): p.grad.copy_(g)
-        end()
+        with torch.no_grad(): end(opt)
         return loss.detach()
     def one_pass():
         model.train()
         for xb, yb in batches: step(xb, yb)
     return torch._dynamo.config.patch(trace_autograd_ops=True)(one_pass)
 
-def ours(name, what=None):
+def ours(name, *hooks):
     model, opt, batches = parts(name)
-    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, display=False,
-                    hooks=[Compile(what=what)] if what else [])
+    learn = Learner(model, batches, loss_fn=F.cross_entropy, optim=opt, display=False, hooks=hooks)
     return lambda: learn.fit(1)
 
 VARIANTS = {
     'raw loop': raw,
     'ours': ours,
     'raw loop, compiled model': lambda name: raw(name, compiled=True),
-    "ours, what='model'": lambda name: ours(name, 'model'),
+    'ours, compiled model': lambda name: ours(name, Compile()),
     'raw loop, compiled step': raw_step,
-    "ours, what='step'": lambda name: ours(name, 'step'),
     'one graph by hand': one_graph,
 }
 REFERENCE = {name: list(VARIANTS)[i//2*2] for i, name in enumerate(VARIANTS)}

@@ -84,7 +84,6 @@ TERMS = _listed({   # page, or page#section → terms
     'features/05_freeze': 'freeze layers, unfreeze, freeze and unfreeze, BatchNorm',
     'features/06_schedule': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
     'features/07_compile': 'torch.compile',
-    'features/11_recompute': 'activation checkpointing, gradient checkpointing, offload activations',
     'features/08_profile': 'profiler, profiling',
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
     'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',

@@ -47,7 +47,7 @@ def test_a_column_holds_values_of_both(monkeypatch):
 def test_gradients_of_a_checkpoint_follow_their_parameters():
     model, hook = Far(), GradAccum(4)
     learn = SimpleNamespace(opts={'': torch.optim.SGD(model.parameters(), .1)}, state=SimpleNamespace())
-    hook.load_state_dict({'windows': {'': [2, 2., 5, {0: torch.ones(3, 4), 1: torch.ones(3)}]}, 'most': None})
+    hook.load_state_dict({'windows': {'': [2, 2., 5, {0: torch.ones(3, 4), 1: torch.ones(3)}]}})
     hook.before_fit(learn)
     window, params = hook.windows[''], list(model.parameters())
     for p in params: p.grad = torch.ones_like(p)

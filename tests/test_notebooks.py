@@ -13,7 +13,6 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.test import test_nb as run_notebook
 
-from trainer_nb.base import tracing_backward
 
 cfg = get_config()
 nbs, lib = cfg.nbs_path, cfg.lib_path
@@ -32,7 +31,6 @@ notebooks = sorted(nbglob(nbs, as_path=True))
 
 NEEDS = {   # what the oldest torch has not
     **dict.fromkeys(['05_several_gpus', '03_fsdp'], hasattr(torch.cpu.Stream, 'record_event')),   # shards on the CPU
-    '07_compile': tracing_backward() is not None,
 }
 
 @pytest.mark.notebook

@@ -23,8 +23,8 @@ from trainer_nb.loop import (
 )
 from trainer_nb.features import (
     AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm,
-    LRScheduler, NaNGuard, Offload, OneCycle, Profile, Recompute, Schedule, Unfreeze,
-    WarmupCosine, combine, cosine, exponential, linear, polynomial, warmup
+    LRScheduler, NaNGuard, OneCycle, Profile, Schedule, Unfreeze,
+    WarmupCosine, combine, cosine, exponential, linear, warmup
 )
 from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
 from trainer_nb.show import (
@@ -50,9 +50,9 @@ __all__ = [
     'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
     'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip',
-    'GradNorm', 'NaNGuard', 'Offload', 'Profile', 'Recompute', 'Unfreeze',
+    'GradNorm', 'NaNGuard', 'Profile', 'Unfreeze',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
-    'combine', 'cosine', 'exponential', 'linear', 'polynomial', 'warmup',
+    'combine', 'cosine', 'exponential', 'linear', 'warmup',
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
     'Controls', 'Display', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',

@@ -80,8 +80,7 @@ class Learner(BareLearner):
     @property
     def ema(self):  # `EMA` or `SWA`, or None
         "The hook that averages the weights; None if there is none"
-        from trainer_nb.features.ema import average_hook
-        return average_hook(self)
+        return self.provider('average')
 
     @property
     def spikes(self):   # list of dicts: 'epoch', 'batch_idx', 'indices', 'why', 'limit', values, 'action'

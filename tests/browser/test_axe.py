@@ -27,8 +27,8 @@ def scaled(k):
 def made(n_metrics, **kwargs):
     return Learner(nn.Linear(4, 2), (x[:80], y[:80]), (x[80:], y[80:]), loss_fn=F.cross_entropy, lr=.1, bs=20,
                    metrics=[*map(scaled, range(n_metrics))], device='cpu', **kwargs)
-learn, watched = made(1), Activations(every=2)'''
-CELLS = [SETUP, 'learn.fit(4, hooks=[watched])', 'watched', 'made(7).fit(2)', 'learn.lr_find()', 'learn.show()',
+learn = made(1)'''
+CELLS = [SETUP, 'learn.fit(4)', 'made(7).fit(2)', 'learn.lr_find()', 'learn.show()',
          'learn.results().confusion()', 'learn.describe_hooks()',
          "made(1, display=False).start(1, folder='here/one').wait()", "runs('here')", "compare('here')"]
 

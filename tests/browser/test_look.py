@@ -1,6 +1,6 @@
-"The confusion matrix and the strips of `Activations` in JupyterLab and Notebook 7"
+"The confusion matrix in JupyterLab and Notebook 7"
 from browser.conftest import lab_first
-from shown import check_readable, check_visible
+from shown import check_readable
 
 DATA = '''from trainer_nb.all import *
 from torch.nn.functional import cross_entropy
@@ -12,12 +12,6 @@ FIT = f'''{DATA}learn = Learner(nn.Linear(6, 4), (x, y), (x, y), loss_fn=cross_e
 learn.fit(2)
 matrix = learn.results().confusion()
 matrix'''
-LIVE = f'''{DATA}net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4))
-seen = Activations(every=2, live=True)
-Learner(net, (x, y), loss_fn=cross_entropy, lr=.1, hooks=[seen]).fit(2)'''
-MEANS = 'print(*(f"batch {b} mean {m:.3g}" for b, m in zip(seen.at, seen.values["mean"][:, -1])), sep="\\n")'
-# the text under the pointer
-SHOWN = '() => [...nb.area(0).querySelectorAll(".tnb-hover > i:hover")].map(o => o.dataset.at).join()'
 
 # clicks a button, and counts milliseconds until the output shows a text
 CLICK = '''([title, text]) => new Promise(done => {
@@ -36,7 +30,6 @@ HEIGHTS = '() => nb.parts(0).map(o => o.clientHeight)'
 # the texts of the table of samples beside the matrix
 SAMPLES = '''() => [...nb.area(0).querySelectorAll("b")].find(o => o.innerText.startsWith("target"))
   .closest(".widget-html-content").querySelectorAll("tbody tr").values().map(o => o.innerText).toArray()'''
-SIZES = '() => [...nb.area(0).querySelectorAll("img")].slice(1).map(o => [o.clientWidth, o.clientHeight])'
 
 @lab_first
 def test_the_matrix_is_the_buttons(page, record_property):
@@ -77,23 +70,3 @@ def test_the_matrix_is_the_buttons(page, record_property):
     page.open()
     page.until(f'({HEIGHTS})()[1] == 0')
     assert page.js(HEIGHTS)[0] > 100 and 'Error' not in page.text() and 'of 400 right' in page.text()
-
-@lab_first
-def test_strips_under_the_plot(page):
-    page.cells(LIVE, MEANS)
-    page.run()
-    page.run(1)
-    page.until('[...nb.area(0).querySelectorAll("img")].length == 4')       # the plot, and a strip for each layer
-    check_readable(page.js('nb.contrasts', 0))
-    check_visible(page.shot(0, 0))
-    for width in 1440, 900, 390:
-        page.page.set_viewport_size({'width': width, 'height': 1000})
-        page.js('nb.painted')
-        sizes = page.js(SIZES)
-        assert all(w >= 90 and h == 28 for w, h in sizes), sizes
-        strip = page.page.locator('.jp-Notebook .jp-Cell').nth(0).locator('.tnb-hover').last
-        box, lines = strip.bounding_box(), page.text(1).strip().splitlines()
-        for k in 0, len(lines)//2, len(lines) - 1:
-            page.page.mouse.move(box['x'] + (k + .5)/len(lines)*box['width'], box['y'] + 14)
-            assert ' '.join(page.js(SHOWN).split('\n')[:2]) == lines[k]
-    page.page.set_viewport_size({'width': 1000, 'height': 1000})

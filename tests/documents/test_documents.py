@@ -5,7 +5,6 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, digest, make_learner, problem, record, same, weights
-from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.accumulate import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
@@ -259,16 +258,6 @@ def test_means_so_far_for_the_live_line():
     means = [sum(v*n for v, n in zip(steps[:i], ns))/sum(ns[:i]) for i in range(1, 6)]
     assert seen[:5] == pytest.approx(means)
     assert seen[9] == learn.history.valids['valid_loss_ce'][0]
-
-def test_a_divided_batch_has_the_numbers_of_the_whole():
-    from trainer_nb.features.accumulation import Division
-    found = []
-    for most in None, 2:
-        learn = made(hooks=[GradAccum(1)])
-        learn.get_hook('GradAccum').division = division = Division()
-        division.most = most
-        found.append(learn.fit(1).steps['train_loss_ce'])
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 # a loss that is no tensor, or none at all
 

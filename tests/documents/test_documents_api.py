@@ -146,11 +146,6 @@ def test_norm_per_tensor_after_unscaling():
     assert close(weights(scaled.model), by_hand([.2]*4, double=False), 2e-3)
     assert not close(weights(scaled.model), by_hand([1e-3]*4, double=False), .05)
 
-def test_norm_per_tensor_of_sparse_gradients():
-    from test_sparse_gradients import run
-    found = [weights(run(sparse, GradClip(norm_per_tensor=.05), GradAccum(2)).model) for sparse in (True, False)]
-    assert close(*found) and not close(found[0], weights(run(True, GradAccum(2)).model))
-
 def test_the_host_reads_no_norm():
     from test_no_sync import counted
     found = []

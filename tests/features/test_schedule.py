@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
-from common import batches, check_resume, make_learner, make_model, stop_when
+from common import batches, make_learner, make_model, stop_when
 from test_lr_find import check_same, snapshot
 from trainer_nb.all import (
     CancelStep, Checkpoint, GradAccum, LRScheduler, LambdaHook, OneCycle, Schedule, WarmupCosine, exponential,
@@ -198,17 +198,12 @@ def test_a_preview_comes_true_and_changes_nothing(name):
         assert preview.steps == {k: recorded[k] for k in preview.steps} and preview.steps.keys() >= {'lr', 'lr_1'}
         assert preview.steps.keys() >= {k for k in recorded if k.startswith('momentum')}
 
-OF_LENGTH = {'cosine': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n)),
-             'one cycle': lambda: LRScheduler(lambda o, n: S.OneCycleLR(o, .1, total_steps=n + 1)),
-             'by epoch': lambda: LRScheduler(lambda o, n: S.CosineAnnealingLR(o, n), 'epoch'),
-             'OneCycle': lambda: OneCycle(.1), 'WarmupCosine': lambda: WarmupCosine(.1)}
-
 @pytest.mark.parametrize('stop, first, then', [(7, 2, 4), (10, 4, 3), ('valid', 2, 4)])       # 10: at an epoch's end
-@pytest.mark.parametrize('name', OF_LENGTH)
-def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
+@pytest.mark.parametrize('kind', [OneCycle, WarmupCosine])
+def test_another_length_is_another_plan(kind, first, then, stop, tmp_path):
     "After a resume the rates are those of one fit of the new length, at the same step"
     n = 10 if stop == 'valid' else stop
-    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), GradAccum(2), *hooks], valid_dl=batches(seed=2),
+    def new(*hooks): return make_learner(hooks=[kind(.1), GradAccum(2), *hooks], valid_dl=batches(seed=2),
                                          optim=lambda p: SGD(p, .1, momentum=.9))
     leave = stop_when(lambda learn: learn.history.n_steps == n and learn.training == (stop != 'valid'))
     new(leave, Checkpoint(tmp_path)).fit(first)
@@ -219,10 +214,8 @@ def test_another_length_is_another_plan(name, first, then, stop, tmp_path):
         assert learn.history.steps[k][n:] == pytest.approx(whole.history.steps[k][n:], rel=1e-6, abs=1e-12)
         assert len(learn.history.steps[k]) == 5*then
 
-@pytest.mark.parametrize('name, kind', [('cosine', torch.tensor), ('WarmupCosine', float)])
-def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
-    def new(*hooks): return make_learner(hooks=[OF_LENGTH[name](), *hooks],
-                                         optim=lambda p: AdamW(p, kind(.1), foreach=False))
+def test_another_length_keeps_what_changed_the_rate(tmp_path):
+    def new(*hooks): return make_learner(hooks=[WarmupCosine(.1), *hooks], optim=lambda p: AdamW(p, .1))
     def change(learn):
         if learn.training and learn.history.n_steps == 3: scale_lr(.5, learn)
         if learn.training and learn.history.n_steps == 7: learn.stop()
@@ -232,60 +225,11 @@ def test_another_length_keeps_what_changed_the_rate(name, kind, tmp_path):
     whole.fit(4)
     assert learn.history.steps['lr'][7:] == pytest.approx([o/2 for o in whole.history.steps['lr'][7:]], rel=1e-6)
 
-def test_a_rate_for_a_step_that_never_comes_is_not_checked():
-    "Torch computes one after the last step; this one is below 0"
-    make = lambda opt, n: S.OneCycleLR(opt, [.1, .01], n, anneal_strategy='linear')
-    for hook in LRScheduler(make), LRScheduler(make, 'epoch'):
-        learn = learner(hook)
-        learn.fit(3)
-        assert lrs_of(learn) == by_hand(make, 3, step=hook.step)
-
-# Plain functions of the step, and schedulers that take the number of steps, as timm's do
-
-SEVEN = stop_when(lambda learn: learn.history.n_steps == 7)
-
-def seeded(*hooks):
-    torch.manual_seed(0)
-    return learner(*hooks)
-
-def rate(step):
-    "As in nanoGPT: a linear warm-up from 0, then half a cosine wave"
-    return .1*step/4 if step < 4 else .01 + .09*(1 + math.cos(math.pi*(step - 4)/11))/2
-
-@pytest.mark.parametrize('accum', [1, 2])
-def test_a_function_of_the_step(accum, tmp_path):
-    "Groups keep their ratio, and a stopped fit its place"
-    def make(): return seeded(LRScheduler(rate), GradAccum(accum))
-    planned, n = make().plot_schedule(3).steps, math.ceil(5/accum)
-    steps = check_resume(make, tmp_path, SEVEN, n_epochs=3)[0].history.steps
-    want = [rate(i//5*n + i%5//accum) for i in range(15)]
-    assert steps['lr'] == pytest.approx(want) == planned['lr'] and max(want) > .09
-    assert steps['lr_1'] == pytest.approx([.1*o for o in want])
-
-class Timm:
-    "The interface of timm's schedulers: `step` and `step_update` want the number of those that are done"
-    def __init__(self, opt, t_in_epochs=True):
-        self.opt, self.t_in_epochs, self.seen = opt, t_in_epochs, []
-        self.base = [g['lr'] for g in opt.param_groups]
-
-    def _set(self, t):
-        self.seen.append(t)
-        for g, lr in zip(self.opt.param_groups, self.base): g['lr'] = lr/(1 + t)
-
-    def step(self, epoch, metric=None):
-        if self.t_in_epochs: self._set(epoch)
-
-    def step_update(self, num_updates, metric=None):
-        if not self.t_in_epochs: self._set(num_updates)
-
-    def state_dict(self): return {'seen': self.seen, 'base': self.base}
-    def load_state_dict(self, state): self.seen, self.base = state['seen'], state['base']
-
-def test_timm(tmp_path):
-    learn = learner(LRScheduler(lambda opt: Timm(opt), 'epoch'))
-    learn.fit(3)
-    assert learn.history.epochs['lr'] == pytest.approx([.1, .1/2, .1/3])
-    def make(): return seeded(LRScheduler(lambda opt: Timm(opt, False)))
-    whole, *_ = check_resume(make, tmp_path, SEVEN, n_epochs=2)
-    assert whole.history.steps['lr'] == pytest.approx([.1/(1 + i) for i in range(10)])
-    with pytest.raises(ValueError, match='counts epochs'): learner(LRScheduler(lambda opt: Timm(opt))).fit(1)
+def test_torchs_schedulers_keep_their_plan(tmp_path):
+    def new(*hooks):
+        return make_learner(hooks=[LRScheduler(SCHEDS['CosineAnnealingLR']), *hooks], optim=lambda p: SGD(p, .1))
+    new(stop_when(lambda learn: learn.history.n_steps == 7), Checkpoint(tmp_path)).fit(2)
+    learn, whole = new(Checkpoint(tmp_path)), new()
+    with pytest.warns(UserWarning, match='has 15 steps; .* keep their plan of 10'): learn.fit(3, resume=True)
+    whole.fit(2)
+    assert learn.history.steps['lr'][:10] == pytest.approx(whole.history.steps['lr'])

@@ -4,7 +4,7 @@ from torch import nn
 
 from common import batches, make_learner, same, shuffled, weights
 from programs.sam import SAM, sam
-from trainer_nb.all import AMP, CancelStep, Compile, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
+from trainer_nb.all import AMP, CancelStep, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
 from trainer_nb.loop.metrics import accuracy
 
 
@@ -67,7 +67,6 @@ def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass
     assert not learn.phase.on_gradients
 
 REFUSED = {'GradAccum': lambda: GradAccum(2), 'NaNGuard': NaNGuard,
-           "Compile(what='step')": lambda: Compile(what='step', backend='eager'),
            'AMP(torch.float16)': lambda: AMP('fp16', scaler=lambda device: torch.amp.GradScaler(device))}
 
 @pytest.mark.parametrize('name', REFUSED)

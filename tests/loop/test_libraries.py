@@ -121,6 +121,15 @@ def timm():
             yield 'valid_loss', sum(totals)/len(valid_dl.dataset)
             lr_scheduler.step(epoch + 1)
 
+    class Cosine(CosineLRScheduler):
+        "Counts its steps by itself, as `LRScheduler` calls it"
+        def __init__(self, opt, n):
+            super().__init__(opt, n, warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False)
+            self.n = 0
+        def step(self):
+            self.n += 1
+            self.step_update(self.n)
+
     def ours(model, train_dl, valid_dl):
         mixup_fn, train_loss_fn = Mixup(mixup_alpha=.8, num_classes=4), SoftTargetCrossEntropy()
         def train_step(batch, learn):
@@ -129,8 +138,7 @@ def timm():
         return Learner(model, train_dl, valid_dl, train_step=train_step, loss_fn=F.cross_entropy,
                        eval_step=lambda batch, learn: Learner.train_step(learn, batch),
                        optim=create_optimizer_v2(model, 'adamw', 1e-3, .05),
-                       hooks=[GradClip(1.), LRScheduler(lambda opt, n: CosineLRScheduler(
-                           opt, n, warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False))]), 2
+                       hooks=[GradClip(1.), LRScheduler(lambda opt, n: Cosine(opt, n))]), 2
     return model, loaders, plain, ours
 
 def diffusers():

@@ -1,8 +1,8 @@
 """Real programs train with `Learner` as with the loops that their authors wrote
 
 Five checks of each: the same weights, bit for bit; a stop in the middle of an epoch that another learner resumes; a
-search of the learning rate that leaves no trace; two processes; the compiled step. What cannot be done is refused, with
-the message that stands here.
+search of the learning rate that leaves no trace; two processes; the compiled model. What cannot be done is refused,
+with the message that stands here.
 """
 import importlib, pkgutil, random, re
 from functools import cache
@@ -14,7 +14,6 @@ import pytest, torch, torch.nn.functional as F
 
 import programs
 from common import Counted, reasons, record, told
-from trainer_nb.base import tracing_backward
 from trainer_nb.all import Checkpoint, Compile, LambdaHook
 from trainer_nb.parallel.first_step import Constant
 
@@ -27,16 +26,6 @@ LAUNCH = {      # what two processes refuse, and why
 }
 READ_AGAIN = {  # what a resumed fit says, and which loader it reads again: it is exact here
     'nano_gpt': 'train_dl is a Blocks, whose first .* batches are read again',
-}
-PLAIN = {       # what `Compile(what='step')` leaves plain, as its warning says
-    'dcgan': ['does not compile the backward, because of a step that yields'],
-    'word_lm': ['does not compile the backward, because of '
-                '.*(Attempted to wrap RNN, GRU, or LSTM|Unsupported function)'],
-    'nano_gpt': ['does not compile the backward, because of GradAccum'],
-    'reinforce': ['does not compile the backward, because of GuardOnDataDependentSymNode'],
-}
-COMPILE = {     # what it refuses
-    'sam': 'is not for SAM, whose step evaluates the loss again',
 }
 OFTEN_LAUNCHED, OFTEN_COMPILED = ('dcgan', 'graphs', 'word_lm'), ()     # others in `make soak`
 
@@ -168,14 +157,10 @@ def test_two_processes_train_as_one_or_say_why_not(name, quiet):
     check_same(result(name, one), after, 1e-5)
     assert len(learn.history) == n_epochs and not all(torch.equal(after[k], before[k]) for k in before)
 
-@pytest.mark.skipif(tracing_backward() is None, reason='this torch does not compile a backward')
 @parts(*OFTEN_COMPILED)
-def test_the_compiled_step_is_the_plain_one(name):
+def test_the_compiled_model_is_the_plain_one(name):
     backend = 'inductor' if name == 'ddpm' and (which('g++') or which('clang++')) else 'aot_eager'
-    learn, hooks = start(name), [Compile(what='step', backend=backend)]
-    if name in COMPILE:
-        with pytest.raises(ValueError, match=COMPILE[name]): learn.fit(1, hooks=hooks)
-        return
+    learn, hooks = start(name), [Compile(backend=backend)]
     torch._dynamo.reset()
-    with reasons(*PLAIN.get(name, ())): learn.fit(program(name).N_EPOCHS, hooks=hooks)
+    with reasons(): learn.fit(program(name).N_EPOCHS, hooks=hooks)
     check_same(whole(name).weights, result(name, learn), 1e-5)

@@ -13,8 +13,8 @@ from .memory import TensorMeter, is_oom, memory_in_use
 from .errors import described, drop_locals, folded, library_versions, needed, note_place, show_error
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls, can_unshard,
-    compile_errors, compile_modes, compile_options, each_, end_processes, forget_groups,
-    forget_iterator, has_hooks, init_shards, is_wrapper, kept_iterator, mark_stepped,
-    n_writes, norms, opt_step, own_call, remove_hooks, replace_call, schema, sees_operations, set_indices, state_of,
-    state_versions, takes_found_inf, tracing_backward, unshard, workers_end
+    compile_options, each_, end_processes, forget_groups, forget_iterator,
+    init_shards, is_wrapper, kept_iterator, mark_stepped, n_writes, norms, opt_step, own_call,
+    remove_hooks, replace_call, schema, sees_operations, set_indices, state_of, state_versions, takes_found_inf,
+    unshard, workers_end
 )

@@ -117,9 +117,6 @@ def printable(text: str) -> str:
 
 # %% ../../nbs/base/02_text.ipynb #0b8d8e53
 _NEVER_RUN = {       # part → where it has never run
-    "Compile(what='step')": 'on a GPU',
-    'Recompute': 'on a GPU',
-    'Offload': 'on a GPU',
     'Side-stream prefetch': 'on a GPU',
     'HSDP': 'on GPUs, or on several hosts',
     'Sharded checkpoints': 'on GPUs, or on several hosts',

@@ -4,16 +4,15 @@
 
 # %% auto #0
 __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS', 'CONVOLUTIONS', 'checked', 'each_', 'norms',
-           'has_hooks', 'is_listed', 'light_step', 'opt_step', 'backward', 'mark_stepped', 'takes_found_inf',
-           'can_replace_calls', 'replace_call', 'own_call', 'compile_errors', 'compile_modes', 'compile_options',
-           'tracing_backward', 'state_versions', 'state_of', 'remove_hooks', 'kept_iterator', 'forget_iterator',
-           'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode', 'schema', 'sees_operations',
-           'can_unshard', 'unshard', 'init_shards', 'forget_groups']
+           'is_listed', 'light_step', 'opt_step', 'backward', 'mark_stepped', 'takes_found_inf', 'can_replace_calls',
+           'replace_call', 'own_call', 'compile_options', 'state_versions', 'state_of', 'remove_hooks', 'kept_iterator',
+           'forget_iterator', 'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode', 'schema',
+           'sees_operations', 'can_unshard', 'unshard', 'init_shards', 'forget_groups']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import math, warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from typing import Any
 
@@ -114,10 +113,6 @@ def _hooks(opt):
     return own or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
 
 # %% ../../nbs/base/05_torch_private.ipynb #638d6525
-def has_hooks(opt: Optimizer) -> bool:  # True if that cannot be known
-    "Return whether hooks are registered for its steps"
-    return not _hooks_are_seen() or bool(_hooks(opt))
-
 def is_listed() -> bool:
     "Return whether the tests ran on this version of torch"
     return '.'.join(torch.__version__.split('.')[:2]) in RAN_ON
@@ -198,42 +193,9 @@ def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return m._call_impl(*args, **kwargs)
 
 # %% ../../nbs/base/05_torch_private.ipynb #2f3a4f75
-def compile_errors() -> tuple[type[Exception], ...]:
-    "List the exceptions that torch raises if it cannot compile"
-    return _errors() if _errors_are_known() else (RuntimeError,)    # others come again at a repeated call
-
-def _errors():
-    from torch._dynamo import exc, symbolic_convert
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-    diverged = getattr(symbolic_convert, 'SpeculationLogDivergence', exc.TorchDynamoException)
-    return exc.TorchDynamoException, exc.FailOnRecompileLimitHit, GuardOnDataDependentSymNode, diverged
-
-@checked
-def _errors_are_known(): return all(issubclass(o, Exception) for o in _errors())
-
-@checked
-def _modes_are_known():
-    options = torch._inductor.list_mode_options
-    return {'default', 'reduce-overhead', 'max-autotune'} <= {*options()} and isinstance(options('default'), dict)
-
-def compile_modes() -> list[str]:
-    "List the modes of `torch.compile`"
-    if _modes_are_known(): return [*torch._inductor.list_mode_options()]
-    return ['default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cudagraphs']
-
 def compile_options(mode: str | None) -> dict[str, Any]:
-    "Translate a mode for inductor, with the random numbers of eager code if that can be"
-    if mode and not _modes_are_known(): return {'mode': mode}
-    own = torch._inductor.list_mode_options(mode) if mode else {}
-    return {'options': {**own, 'fallback_random': True}}
-
-def tracing_backward() -> AbstractContextManager | None:  # None if torch cannot
-    "Let torch trace backward into a compiled step"
-    try:
-        import torch._dynamo.config as config
-        if ONLY_PUBLIC or not hasattr(config, 'trace_autograd_ops'): return None
-        return config.patch(trace_autograd_ops=True)
-    except (ImportError, AttributeError): return None
+    "Translate a mode of `torch.compile` for inductor, with the random numbers of eager code"
+    return {'options': {**(torch._inductor.list_mode_options(mode) if mode else {}), 'fallback_random': True}}
 
 # %% ../../nbs/base/05_torch_private.ipynb #b2a49637
 @checked

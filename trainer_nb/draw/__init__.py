@@ -1,6 +1,6 @@
 """Charts, tables and pictures of values, and the cells that show them. These names are for other wings"""
 from .tables import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, STYLES, Rich, blank_figure, fewer_colors, html_img, html_table, new_figure,
+    ALARM, COLORS, GREY, INK, RAW, SIZE, STYLES, Rich, blank_figure, html_img, html_table, new_figure,
     text_table, themed
 )
 from .cells import (
@@ -9,5 +9,5 @@ from .cells import (
 )
 from .panels import LEADING, Line, Panel, labels, legend_rows, limits, needs_log, ticks
 from .smoothing import Envelope, bin_length, smooth
-from .marks import HOVER_CSS, evenly, html_hover
+from .marks import evenly
 from .charts import Chart, beside

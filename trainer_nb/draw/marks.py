@@ -222,7 +222,6 @@ def html_hover(
     panels: Iterable[Panel],  # those of one chart
     width: float,             # pixels of the chart
     height: float,            # pixels of the chart
-    least: float = 5.,        # pixels of a column
 ) -> str:                     # '' if no panel has a text
     "Write columns that lie over a chart; ' · ' separates lines. Of stacked panels, one gives the texts"
     res = []
@@ -233,6 +232,6 @@ def html_hover(
         top, bottom = min(o.top for o in stack), max(o.bottom for o in stack)
         place = (f'left:{p.left/width:.3%};right:{1 - p.right/width:.3%};'
                  f'top:{top/height:.3%};bottom:{1 - bottom/height:.3%}')
-        columns = ''.join(_html_columns(p, int(p.width/least)))
+        columns = ''.join(_html_columns(p, int(p.width/5)))
         res.append(f'<div class="tnb-hover" style="{place}">{columns}</div>')
     return ''.join(res)

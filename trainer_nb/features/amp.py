@@ -70,9 +70,6 @@ class AMP(_Scaling):
         if self.dtype not in _DTYPES.values():
             raise ValueError(f'AMP(dtype) is {dtype!r}: expected torch.bfloat16 or torch.float16, '
                              "or 'bf16' or 'fp16'")
-        if scaler is not None and not callable(scaler):
-            raise TypeError(f'AMP(scaler) is a {type(scaler).__name__}: '
-                            'expected a function of the device type that makes one')
         self.scaler = scaler
         super().__init__()
 

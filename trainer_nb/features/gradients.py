@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import batch_size, common_device, each_, entries, local, norms, to_device
-from .accumulation import Division, Window
-from ..loop import (
-    RESUMABLE, Hook, Learner, as_count, check_names, differentiate, gradients, is_summed, loss_weight,
-    parameters, refuse_closures, total_norm, trained)
+from ..base import batch_size, common_device, each_, local, norms, to_device
+from trainer_nb.loop import (
+    RESUMABLE, Hook, Learner, as_count, check_names, gradients, is_summed, loss_weight, parameters, refuse_closures,
+    total_norm, trained
+)
 
 # %% ../../nbs/features/01_gradients.ipynb #d393eae4
 def _loss_weight(learn):
@@ -26,58 +26,68 @@ def _loss_weight(learn):
     n = loss_weight(learn.result)
     return batch_size(learn.batch) if n is None else n
 
+# %% ../../nbs/features/01_gradients.ipynb #f6a3a540
+class _Window:
+    "The accumulated gradients of one optimizer, and their weight"
+    def __init__(self, n: int = 0, weight: Any = 0., unit: Any = None, grads: Any = ()):
+        self.n, self.weight = n, weight             # losses so far, and the sum of their weights
+        self.unit, self.grads = unit, dict(grads)   # weight 1, in samples; parameter's index → gradient
+
+    def state(self) -> list: return [self.n, self.weight, self.unit, dict(self.grads)]
+
+    def add(self, params: list[nn.Parameter], weight: Any, unit: Any) -> None:
+        "Move the gradients of a loss from `params` into the window"
+        new = {i: local(p.grad) for i, p in enumerate(params) if p.grad is not None}
+        both = [i for i in new if i in self.grads]
+        if both: each_('add', [self.grads[i] for i in both], [new[i] for i in both])
+        self.grads = {**new, **self.grads}
+        for i in new: params[i].grad = None
+        self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
+
+    def join(self, params: list[nn.Parameter], weight: Any) -> None:
+        "Replace gradients by the weighted mean with the window's, by the sum if all weights are 0"
+        both = [i for i in self.grads if params[i].grad is not None]
+        if both: each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
+        for i in self.grads.keys() - set(both):
+            if self.grads[i].is_sparse: params[i].grad = self.grads[i].clone()
+            else:
+                params[i].grad = torch.empty_like(params[i])
+                local(params[i].grad).copy_(self.grads[i])
+        total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
+        if not grads: return
+        if isinstance(total, Tensor): total = to_device(total.clamp(min=1e-20), grads[0].device)
+        if isinstance(total, Tensor) or total not in (0, 1): each_('div', grads, total)
+
 # %% ../../nbs/features/01_gradients.ipynb #90455c52
 class _Windows(Hook):
-    "Gradients that wait for a step; with a `Division`, batches may be divided"
+    "Gradients that wait for a step"
     is_own = True
-    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}, 'most?': (None, int)}
-    def __init__(self, n: int = 1, division: Any = None):
-        self.n, self.division = n, division
+    state_kinds = {'windows': {str: [(int, float, None, Tensor, {int: Tensor})]}}
+    def __init__(self, n: int = 1):
+        self.n = n
         self.windows, self._loss = {}, None     # by optimizer's name; weight and unit of a loss
-
-    @property
-    def most(self) -> int | None:  # None: all
-        "Samples in a part of a batch, with 'auto'"
-        return self.division and self.division.most
-
-    def keep_batches_whole(self) -> None:
-        "Divide no batch from now on, even if it runs out of memory"
-        self.division = None
 
     def before_epoch(self, learn: Learner) -> None: self.windows.clear()
 
-    def state_dict(self) -> dict:
-        return {'windows': {k: o.state() for k, o in self.windows.items()}, 'most': self.most}
+    def state_dict(self) -> dict: return {'windows': {k: o.state() for k, o in self.windows.items()}}
 
     def take_state(self, state: dict) -> None:
-        if self.division is not None: self.division.most = state.get('most')
         self.windows = {}
         for name, (*rest, grads) in state['windows'].items():
-            self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
-
-    def reorder(self,
-        orders: dict[str, list[int]],  # optimizer's name → index of each parameter when saved
-    ) -> None:
-        "Match accumulated gradients to parameters in a new order"
-        for name, window in self.windows.items():
-            if name not in orders: continue
-            grads = window.grads
-            window.grads = {i: grads[j] for i, j in enumerate(orders[name]) if j in grads}
+            self.windows[name] = _Window(*rest, {i: g.clone() for i, g in grads.items()})
 
 # %% ../../nbs/features/01_gradients.ipynb #ec895de6
 class _Weighing(_Windows):
-    "Weighs the losses of a window, and those of the parts of a batch"
+    "Weighs the losses of a window"
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
         n, window = _loss_weight(learn), self.windows.get(learn.phase.opt_names[0])
-        parts = self.division and self.division.parts
-        is_sum = parts is None and is_summed(learn)
+        is_sum = is_summed(learn)
         if window is not None and is_sum != (window.unit is None): raise ValueError(
             'GradAccum got losses that are sums, and others that are means, for one optimizer '
             "step: return the same result['reduction'] for every batch")
         if is_sum:
             self._loss = 0., None
             return nxt()
-        if parts is not None: loss, n = parts.scaled(learn, loss, n)
         if window is not None: unit = window.unit
         else: unit = n.detach().clamp(min=1) if isinstance(n, Tensor) else max(n, 1)
         share = n/unit
@@ -85,21 +95,12 @@ class _Weighing(_Windows):
         if isinstance(n, Tensor): loss = loss*share.to(loss.dtype)
         elif n != unit: loss = loss*share
         nxt(loss)
-        if parts is not None and parts.close(learn, n): self.division.parts = None
-
-    def before_step(self, learn: Learner) -> None:
-        if self.division is not None and learn.training: self.division.before_step(learn)
-
-    def relieve(self, learn: Learner) -> bool:
-        if self.division is None or self.division.start is None: return False
-        self.windows.clear()
-        return self.division.halve(learn)
 
 # %% ../../nbs/features/01_gradients.ipynb #6bc7b1fb
 class _Stepping(_Weighing):
     "Holds gradients until `n` losses are there, and steps with those of the window"
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
-        window, params = self.windows.get(learn.opt_name) or Window(), parameters(learn.opt)
+        window, params = self.windows.get(learn.opt_name) or _Window(), parameters(learn.opt)
         weight, unit = self._loss or (0., None)
         if self._loss and window.n + 1 < self.n and not learn.is_last_batch:
             window.add(params, weight, unit)
@@ -111,19 +112,10 @@ class _Stepping(_Weighing):
         return stepped
 
     def do_step(self, learn: Learner, nxt: Callable) -> None:
-        def add_part():
-            differentiate(learn, nxt)
-            for name in learn.phase.opt_names:
-                window = self.windows.setdefault(name, Window())
-                window.add(parameters(learn.opts[name]), *self._loss)
-        if self.division is not None: self.division.run(learn, add_part)
         nxt()
         if learn.loss is None: self._finish(learn)
 
     def after_cancel(self, learn: Learner) -> None:
-        if self.division is not None and self.division.parts is not None:   # between the parts
-            self.division.parts = None
-            self.windows.clear()
         if learn.cancelled == 'step': self._finish(learn)
 
     def _finish(self, learn):
@@ -139,25 +131,16 @@ class GradAccum(_Stepping):
     Losses are weighted by samples, or by `learn.result['n']` (yielded losses: by samples); sums
     (`reduction='sum'`) are added up. The last window of an epoch may be shorter: it is divided by
     its own weight. `learn.loss` stays as it was. Schedules and counters see only real steps.
-
-    `GradAccum('auto')` steps after each batch. A batch that runs out of memory is repeated in parts
-    of half the size, for the same step; only BatchNorm and dropout differ, which see part by part.
-    Hooks see each part as a batch, up to `after_backward`; then `learn.loss` is that of the batch.
     """
     unique, provides = True, ('accumulation',)
     ord, runs_before = -40, ('Accelerate', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip')
     def __init__(self,
-        n: int | str,  # ≥ 1: losses per optimizer step; or 'auto': divide batches that run out of memory
+        n: int,  # ≥ 1: losses per optimizer step
     ):
-        if isinstance(n, str) and n != 'auto':
-            raise ValueError(f"GradAccum(n) is {n!r}: expected a whole number, or 'auto'")
-        if n == 'auto': super().__init__(division=Division())
-        else: super().__init__(as_count('GradAccum(n)', n))
+        super().__init__(as_count('GradAccum(n)', n))
 
     def before_fit(self, learn: Learner) -> None:
         refuse_closures(learn, 'GradAccum', 'pass larger batches')
-        if self.division is not None and learn.world.size > 1: raise ValueError(
-            "GradAccum('auto') is for a single process: pass smaller batches, and a number, GradAccum(4)")
         learn.state.grad_accum_steps = self.n
         for name in self.windows.keys() & learn.opts.keys():    # a checkpoint's are on the host
             window, params = self.windows[name], parameters(learn.opts[name])
@@ -165,7 +148,6 @@ class GradAccum(_Stepping):
 
     def after_fit(self, learn: Learner) -> None:
         learn.state.grad_accum_steps, self._loss = 1, None
-        if self.division is not None: self.division.forget()
         if learn.cancelled not in RESUMABLE: self.windows.clear()
 
 # %% ../../nbs/features/01_gradients.ipynb #4061f0f3
@@ -180,32 +162,15 @@ def _check_bound(what, bound):
         if not o > 0: raise ValueError(f'{what} is {o}: expected a number above 0')
 
 # %% ../../nbs/features/01_gradients.ipynb #98aeaec7
-def _clip_grads(f, params, bound):
-    "Clip gradients by `f`, one of torch's, and return what it returns; of sparse ones, the entries"
-    try: return f(params, bound)
-    except NotImplementedError:
-        if not any(p.grad is not None and p.grad.is_sparse for p in params): raise
-    return f([_stand_in(p) for p in params if p.grad is not None], bound)
-
-def _stand_in(p):
-    "Return a tensor whose gradient is the entries that `p.grad` stores, in the same memory"
-    if p.grad.is_sparse: p.grad = p.grad.coalesce()
-    values = entries(p.grad)
-    res = values.detach()
-    res.grad = values
-    return res
-
 def _clip_each(learn, params, bound):
     "Scale down each gradient whose own 2-norm exceeds `bound`, on the device; those of 0 stay 0"
-    for p in params:
-        if p.grad is not None and p.grad.is_sparse: p.grad = p.grad.coalesce()
     grads = [p.grad for p in params if p.grad is not None]
     if not grads: return
-    found = norms([entries(o.detach()) for o in grads])
+    found = norms([o.detach() for o in grads])
     device = common_device(found)
     found = learn.world.whole(torch.stack([o.to(device, non_blocking=True) for o in found]))
     shares = zip((bound/found).clamp(max=1).unbind(), grads)
-    each_('mul', [entries(local(o)) for o in grads], [to_device(o, g.device) for o, g in shares])
+    each_('mul', [local(o) for o in grads], [to_device(o, g.device) for o, g in shares])
 
 # %% ../../nbs/features/01_gradients.ipynb #d68bb9d8
 class _Bounded(Hook):
@@ -270,8 +235,8 @@ class GradClip(_Bounded):
         if (bound := self._bound_of(learn.opt_name)) is None: return None
         params = self._ordered(learn)
         if self.norm is not None:
-            return learn.world.whole(_clip_grads(nn.utils.clip_grad_norm_, params, bound))
-        if self.value is not None: _clip_grads(nn.utils.clip_grad_value_, params, bound)
+            return learn.world.whole(nn.utils.clip_grad_norm_(params, bound))
+        if self.value is not None: nn.utils.clip_grad_value_(params, bound)
         else: _clip_each(learn, params, bound)
 
 # %% ../../nbs/features/01_gradients.ipynb #0dd9222d

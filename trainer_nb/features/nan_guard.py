@@ -179,7 +179,6 @@ class NaNGuard(_Skip):
     "Skip all steps from the first whose loss or gradients are not finite; soon raise FloatingPointError"
     unique, in_dry_run, provides = True, False, ('guard',)
     ord, runs_before = -20, ('GradNorm', 'GradClip')
-    only_looks = 'after_loss',      # changes nothing there, see `Compile`
     def __init__(self,
         every: int = 100,  # ≥ 1: steps between two looks of the host, and before a validation; a single
                            # process also looks once a second

@@ -12,10 +12,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from ..data import length
 from ..draw import COLORS, Chart, Envelope, Line, Panel, limits, evenly
-from .lr_scheduler import stand_in
-from .schedule import Scheduler
+from .schedule import Scheduler, group_values
 from ..loop import Hook, Learner, as_count, as_hooks, as_metrics, lr_names
 
 # %% ../../nbs/features/15_preview.ipynb #09545136
@@ -59,6 +60,18 @@ class Preview:
 
     def _repr_mimebundle_(self, **kwargs): return self.chart().bundle()
 
+# %% ../../nbs/features/15_preview.ipynb #e39ed0ab
+class _StandIn(torch.optim.Optimizer):
+    "Hold param groups, without stepping"
+    def step(self, closure=None): pass
+
+def _stand_in(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    "Copy the param groups of an optimizer into one that does not step"
+    groups = [{**group_values(g), 'params': g['params']} for g in opt.param_groups]
+    res = _StandIn(groups, opt.defaults)
+    res.param_groups = groups           # without the entries that the constructor adds
+    return res
+
 # %% ../../nbs/features/15_preview.ipynb #c4b26fc7
 def plot_schedule(learn: Learner,
     n_epochs: int | None = None,        # epochs of the fit, or
@@ -77,7 +90,7 @@ def plot_schedule(learn: Learner,
     as_count(*(('max_steps', max_steps) if n_epochs is None else ('n_epochs', n_epochs)))
     twin = SimpleNamespace(
         model=learn.model, loss_fn=learn.loss_fn, hooks=scheds, metrics=as_metrics(learn.metrics),
-        opts={name: stand_in(o) for name, o in learn.opts.items()}, is_own=learn.is_own,
+        opts={name: _stand_in(o) for name, o in learn.opts.items()}, is_own=learn.is_own,
         state=replace(learn.state, grad_accum_steps=accum, batch_idx=0),
         bounds={'epoch': None, 'step': None}, train_dl=learn.train_dl, valid_dl=learn.valid_dl,
         training=True, stepped=False, cancelled=None, history=None)

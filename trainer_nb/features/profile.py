@@ -211,7 +211,6 @@ class Profile(_Measuring):
     "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
     unique, in_dry_run, provides = True, False, ('profile',)
     ord = -1000
-    only_looks = 'do_backward',
     def __init__(self,
         n_steps: int = 50,  # ≥ 1: number of training batches to measure
         skip: int = 10,     # ≥ 0: number of batches to skip before them, as warm-up

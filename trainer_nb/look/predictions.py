@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ..loop import ignored_id, maker_of
-from .pictures import are_boxes
 
 # %% ../../nbs/look/15_predictions.ipynb #pr0b0000
 _KINDS = {      # names of losses → what they take

@@ -17,7 +17,7 @@ from .optim import (
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
-    DefaultResult, Returned, as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
+    as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
 )
 from .interrupts import TrainingInterrupted
 from .world import World
@@ -26,8 +26,8 @@ from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, load_rank_state, rank_state
 from .mistakes import check_first, inputs_and_target
 from .snapshot import (
-    Snapshot, called_modules, get_modes, is_expanded, load_object_states, norm_buffers,
-    object_states, plain_config, set_buffers, set_modes, set_opt_modes, unsaved_buffers
+    called_modules, get_modes, is_expanded, load_object_states, object_states,
+    plain_config, set_buffers, set_modes, set_opt_modes, unsaved_buffers
 )
 from .parts import class_names, move
 from .learner import Learner

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import BATCH_NORMS, INSTANCE_NORMS, n_writes, rng_state, set_rng_state
+from ..base import BATCH_NORMS, INSTANCE_NORMS, n_writes
 from ..data import rng_states, set_rng_states
 
 # %% ../../nbs/loop/13_snapshot.ipynb #5a9e0005
@@ -115,10 +115,9 @@ class Snapshot:
         self.restore += filter(None, map(_restored, found))
         return self
 
-    def rng(self, *dls: Any, names: tuple[str, ...] | None = None) -> 'Snapshot':
-        "Capture the global generators, all or those of `names`, and the generators of loaders"
-        if dls: self.restore.append(partial(set_rng_states, rng_states(*dls, names=names), *dls))
-        else: self.restore.append(partial(set_rng_state, rng_state(names)))
+    def rng(self, *dls: Any) -> 'Snapshot':
+        "Capture the global generators, and those of loaders"
+        self.restore.append(partial(set_rng_states, rng_states(*dls), *dls))
         return self
 
     def objects(self, objects: Iterable[Any]) -> 'Snapshot':
@@ -132,11 +131,10 @@ class Snapshot:
             for f in self.restore: stack.callback(f)
 
 # %% ../../nbs/loop/13_snapshot.ipynb #074c5c74
-def norm_buffers(*modules: Any, training: bool = False) -> list[Tensor]:
-    "Return the running statistics of norms, with `training` of those in training mode"
+def norm_buffers(*modules: Any) -> list[Tensor]:
+    "Return the running statistics of norms"
     inside = chain.from_iterable(o.modules() for o in modules if isinstance(o, nn.Module))
     norms = [m for m in inside if isinstance(m, (*BATCH_NORMS, *INSTANCE_NORMS))]
-    if training: norms = [m for m in norms if m.training]
     return list(chain.from_iterable(m.buffers() for m in norms))
 
 # %% ../../nbs/loop/13_snapshot.ipynb #2d1fa75a

@@ -83,7 +83,6 @@ def _judged(values, pasts, threshold, warmup):
 class _Measured(Hook):
     "Measure the losses of each training batch and the norm of its gradients, on the device"
     ord = 97                        # after hooks that ask for a checkpoint
-    only_looks = 'after_loss',      # changes nothing there, see `Compile`
 
     def __init__(self): self.now = {}       # values of the current batch
 

@@ -94,7 +94,7 @@ def _speed_at(o, size):
 def _advice(o) -> str:
     "Say what to do about it"
     if o.largest is None:
-        return 'not even the smallest batch fits: use Recompute(...), AMP(), FSDP, or a smaller model'
+        return 'not even the smallest batch fits: use AMP(), FSDP, or a smaller model'
     n = math.ceil(o.current/o.largest)
     if n > 1:
         return (f'batches of {o.current} do not fit: batches of {math.ceil(o.current/n)} with '
@@ -244,9 +244,6 @@ def _found(learn, r, gauge, limit, most):
     samples, accum = _Samples(learn.train_dl), learn.provider('accumulation')
     current = batch_size(samples.take(1) and samples.batches[0])
     found = BatchSizes(current, limit, n_accum=accum.n if accum else 1)
-    if accum is not None: accum.keep_batches_whole()        # a copy, in a dry run
-    compiles = learn.provider('compilation')
-    if compiles is not None: compiles.compile_every_size()
     class Interrupted(Exception): pass
 
     def step():
