@@ -167,7 +167,7 @@ def test_resumed_in_the_middle(at, tmp_path):
     "Between a bad batch and the look that finds it, too: from a checkpoint, and in the same learner"
     def make(*hooks):
         x, y = bad_points()
-        return learner(x, y, SpikeGuard('skip', warmup=10, keep_batches=True), OneCycle(.03), *hooks, dl=shuffled(x, y))
+        return learner(x, y, SpikeGuard('skip', warmup=10), OneCycle(.03), *hooks, dl=shuffled(x, y))
     whole, here, there = make(), make(), make()
     whole.fit(2)
     stop = stop_when(lambda learn: learn.training and learn.state.samples_seen == at*BS)
@@ -181,8 +181,7 @@ def test_resumed_in_the_middle(at, tmp_path):
     here.resume()
     for o in here, there:
         assert digest(o) == digest(whole)
-        assert [*o.spikes] == [*whole.spikes] and len(o.spikes.batches) == len(whole.spikes.batches) == 8
-        assert torch.equal(o.spikes.batch(-1)[1], whole.spikes.batch(-1)[1])
+        assert [*o.spikes] == [*whole.spikes] and len(o.spikes) == 8
 
 def test_noted_only():
     x, y = bad_points()
