@@ -89,8 +89,8 @@ TERMS = _listed({   # page, or page#section → terms
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
     'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',
     'runs/24_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring',
-    'save/07_rewind': 'rewind, roll back, go back, undo epochs, save best model, best model, load best model, best weights, '
-                      'best checkpoint, keep best, ModelCheckpoint, save_best_only',
+    'save/07_rewind': 'rewind, roll back, go back, undo epochs, save best model, best model, load best model, '
+                      'best weights, best checkpoint, keep best, ModelCheckpoint, save_best_only',
     'save/05_early_stopping': 'patience, restore best weights',
     'save/06_export': 'safetensors, torch.export, deployment, serving',
     'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',

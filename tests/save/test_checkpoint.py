@@ -310,12 +310,9 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     def noted_replace(a, b): replace(a, b); log.append((name(a), name(b)))
     monkeypatch.setattr(os, 'fsync', noted_fsync)
     monkeypatch.setattr(os, 'replace', noted_replace)
-    (tmp_path/'.parts.tmp').mkdir()
     beside, folder = ('fsync', '.tmp'), ('fsync', 'folder')
-    for parts, moved in (None, []), (tmp_path/'.parts.tmp', [beside, ('.tmp', 'folder'), folder]):
-        log.clear()
-        Folder(tmp_path).put({'a': 1}, {'run': 'a', 'step': 1, 'metric': None}, parts)
-        assert log == [*moved, beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
+    Folder(tmp_path).put({'a': 1}, {'step': 1})
+    assert log == [beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
 
 def test_disk_full(tmp_path):
     """A disk that fails from step 4 to step 8 changes no number

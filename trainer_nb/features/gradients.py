@@ -55,15 +55,6 @@ class _Windows(Hook):
         for name, (*rest, grads) in state['windows'].items():
             self.windows[name] = Window(*rest, {i: g.clone() for i, g in grads.items()})
 
-    def reorder(self,
-        orders: dict[str, list[int]],  # optimizer's name → index of each parameter when saved
-    ) -> None:
-        "Match accumulated gradients to parameters in a new order"
-        for name, window in self.windows.items():
-            if name not in orders: continue
-            grads = window.grads
-            window.grads = {i: grads[j] for i, j in enumerate(orders[name]) if j in grads}
-
 # %% ../../nbs/features/01_gradients.ipynb #ec895de6
 class _Weighing(_Windows):
     "Weighs the losses of a window, and those of the parts of a batch"
