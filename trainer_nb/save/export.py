@@ -19,7 +19,6 @@ from trainer_nb.base import (
 )
 from ..data import Images, Table, Texts
 from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes
-from .matching import check_module
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
@@ -131,7 +130,7 @@ def load_model(
     device: str | torch.device = 'cpu', # device to load to
     trusted: bool = False,              # True: you trust who wrote the folder and its program
 ) -> nn.Module:                         # in evaluation mode
-    """Load an exported model; raises FileNotFoundError, and ValueError for another model's weights
+    """Load an exported model; raises FileNotFoundError, and RuntimeError for another model's weights
 
     Loading weights into `model` runs nothing from the folder. A program can run any code, already
     while torch loads it, and nothing can tell beforehand: it needs `trusted=True`.
@@ -147,15 +146,9 @@ def load_model(
         return torch.export.load(f).module().to(device)
 
 def _load_weights(folder, model):
-    path, st, here = folder/'model.safetensors', _safetensors(), model.state_dict()
+    path = folder/'model.safetensors'
     if not path.is_file(): raise FileNotFoundError(f'{folder} holds no model.safetensors')
-    with open_file(path.resolve()) as f: state = st.load_file(f.name)
-    places = {(v.data_ptr(), v.shape): k for k, v in here.items() if k in state}
-    for k, v in here.items():       # the file holds tied weights once
-        if k not in state and (v.data_ptr(), v.shape) in places:
-            state[k] = state[places[v.data_ptr(), v.shape]]
-    check_module('model', model, state)
-    model.load_state_dict(state)
+    with open_file(path.resolve()) as f: _safetensors().load_model(model, f.name)
     return model
 
 # %% ../../nbs/save/06_export.ipynb #06e0001c
