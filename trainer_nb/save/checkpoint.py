@@ -74,7 +74,6 @@ class Checkpoint(Hook):
         monitor: str | None = 'valid_loss', # column of the epoch table; None: keep no best one
         mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name
         strict: bool = False,        # True: an error while saving ends training; False: a warning
-        skip: bool = False,  # True: samples draw no random numbers: a loader skips them unread
         what: str = 'all',   # 'trainable': leave out frozen weights; the program that loads
                              # the checkpoint must bring the same ones
     ):                       # raises NotADirectoryError if `folder` is a file
@@ -83,7 +82,7 @@ class Checkpoint(Hook):
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         if what not in ('all', 'trainable'):
             raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
-        self.strict, self.skip, self.what = strict, skip, what
+        self.strict, self.what = strict, what
         self.run = None                 # id of the run, in the manifests that it writes
         self._owner = None              # weak reference to the learner it saves; None: the next one
         self._thread = None             # writes the last save
@@ -267,7 +266,7 @@ def resume_from(learn: Learner, source: bool | str | Path) -> bool:
     found = find(source, learn.world.size) if learn.is_main else None
     path = learn.world.first(found and found[1])
     state = found[0] if found else read_state(path)
-    notes = restore(learn, state, learn.fitting, skip=hook is not None and hook.skip)
+    notes = restore(learn, state, learn.fitting)
     for note in notes: warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = _where(learn)
     if learn.is_main: print(f'resumes from {path.name}, saved {state["position"]}')

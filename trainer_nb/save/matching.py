@@ -71,7 +71,7 @@ def describe_loader(dl: Any) -> dict[str, Any]:
             'parts': {k: describe_loader(o) for k, o in adapter_of(dl).parts.items()}}
 
 # %% ../../nbs/save/10_matching.ipynb #10ade006
-def _check_loader(name, dl, before, pass_, skip=False):
+def _check_loader(name, dl, before, pass_):
     "Refuse a position in other data than was described before; return what may not be exact, or ''"
     dl, now = source(dl), describe_loader(dl)
     if pass_ is None or not pass_['n']: return ''
@@ -87,14 +87,13 @@ def _check_loader(name, dl, before, pass_, skip=False):
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
         at = check_kinds(pass_['loader'], kinds, f'the state of {name}')
         opens = list(parts) if dl.mode != 'sequence' else list(parts)[at['turn']:at['turn'] + 1]
-        notes = [_check_loader(f'{name}[{k!r}]', parts[k], before['parts'][k], at['parts'][k], skip)
+        notes = [_check_loader(f'{name}[{k!r}]', parts[k], before['parts'][k], at['parts'][k])
                  for k in opens]
         return '; '.join(filter(None, notes))
     if pass_['loader'] is not None:
-        if skip or not now['workers']: return ''
+        if not now['workers']: return ''
         return (f'{name} is a {type(dl).__name__} with {now["workers"]} workers, which resumes at its '
-                'own position: random numbers that samples draw differ from here on. '
-                'Checkpoint(skip=True) declares that they draw none; SeededLoader is exact')
+                'own position: random numbers that samples draw differ from here on. SeededLoader is exact')
     if not is_stock(dl): return (
         f'{name} is a {type(dl).__name__}, whose first {pass_["n"]} batches are read again: '
         'this is exact if it yields the same ones again')
@@ -117,16 +116,16 @@ def _check_workers(name, dl, warm):
     return why + ('the order of the samples is exact, but not the random numbers that they draw. '
                   'SeededLoader, or persistent_workers=False, is exact')
 
-def check_loaders(learn: Learner, state: dict[str, Any], skip: bool) -> list[str]:
+def check_loaders(learn: Learner, state: dict[str, Any]) -> list[str]:
     "Check the loaders of the open passes; return what may not be exact"
     old, notes = state['run'], []
     is_here = state['device'] == learn.device.type      # data elsewhere are not read
     train = None if old['is_trained'] else old['train']
     for name, pass_ in ('train_dl', train), ('valid_dl', old['valid']):
         dl, before = getattr(learn, name), state['loaders'][name]
-        notes.append(_check_loader(name, dl, before, pass_, skip))
+        notes.append(_check_loader(name, dl, before, pass_))
         warm = name in old['warm'] and (pass_ is None or pass_['was_warm'])
-        if not skip: notes.append(_check_workers(name, dl, warm))
+        notes.append(_check_workers(name, dl, warm))
         if is_here and 'data' in before and before['data'] != describe_loader(dl).get('data'):
             notes.append(f'{name} holds other data than when the checkpoint was saved')
     return notes

@@ -154,12 +154,11 @@ def _take_hooks(learn, states):
                     for key in strange]
 
 # %% ../../nbs/save/03_snapshot.ipynb #b23de7c6
-def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
-            skip: bool = False) -> list[str]:
+def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False) -> list[str]:
     """Load what `capture` returned into a learner, and into the `fit` that resumes
 
-    With `plan`, the fit also gets the bounds of the saved one; `skip` as for `Checkpoint`. Returns
-    what cannot be exact. Raises ValueError, with nothing changed, if the state does not fit.
+    With `plan`, the fit also gets the bounds of the saved one. Returns what cannot be exact. Raises
+    ValueError, with nothing changed, if the state does not fit.
     """
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
     for key, h in _hook_keys(learn.hooks).items():
@@ -168,9 +167,8 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False,
     modules, own = owners(learn, learn.model), _own(learn, state)
     state, notes = _check_parts(learn, state, modules), []
     if state['run'] is not None:
-        notes += check_loaders(learn, state, skip)
+        notes += check_loaders(learn, state)
         fit.load_state_dict(learn, state['run'], plan)
-        for phase in fit.phases.values(): phase.pass_.skip = skip
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, but this is '
                      f'{learn.device.type}: rounding differs')
