@@ -88,13 +88,13 @@ TERMS = _listed({   # page, or page#section → terms
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
     'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',
     'runs/24_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring',
-    'save/07_rewind': 'rewind, roll back, go back, undo epochs',
+    'save/07_rewind': 'rewind, roll back, go back, undo epochs, save best model, best model, load best model, '
+                      'best weights, best checkpoint, keep best, ModelCheckpoint, save_best_only',
     'save/05_early_stopping': 'patience, restore best weights',
-    'save/06_export': 'safetensors, torch.export, deployment, onnx, export onnx, onnx runtime, onnxruntime, serving',
-    'save/09_best': 'save best model, best model, load best model, best weights, best checkpoint, keep best, '
-                    'ModelCheckpoint, save_best_only',
+    'save/06_export': 'safetensors, torch.export, deployment, serving',
     'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
-    'howto/16_everyday': 'recipes, everyday recipes',
+    'howto/16_everyday': 'recipes, everyday recipes, onnx, export onnx, onnx runtime, onnxruntime, k-fold, kfold, '
+                         'k-fold cross-validation, cross-validation, cross validation, StratifiedKFold, GroupKFold',
     'howto/16_everyday#predict-one-image': 'predict one image, predict a single sample, single image',
     'howto/16_everyday#use-the-model-without-this-library': 'inference without the library, production',
     'howto/16_everyday#write-a-loss-of-your-own-or-weigh-classes': 'custom loss function, focal loss',

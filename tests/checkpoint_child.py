@@ -78,7 +78,7 @@ def start(c, *hooks):
                    hooks=[*[Accum()]*bool(c.get('accum')), *hooks], display=False)
 
 def run(c):
-    hooks = [Checkpoint(c['folder'], every=c['every'], keep=2, skip=bool(c.get('skip'))), Log(c['log'])]
+    hooks = [Checkpoint(c['folder'], every=c['every'], keep=2), Log(c['log'])]
     if stop := c.get('stop'): hooks.append(StopAt(**stop))
     learn = start(c, *hooks)
     warnings.simplefilter('error')

@@ -36,10 +36,9 @@ def _of_features():
     return plot_schedule, fit_one_cycle
 
 def _of_save():
-    from trainer_nb.save.best import load_best
     from trainer_nb.save.checkpoint import load, resume_from, save
     from trainer_nb.save.export import export
-    from trainer_nb.save.rewind import rewind
+    from trainer_nb.save.rewind import load_best, rewind
     return load_best, load, resume_from, save, export, rewind
 
 def _of_show():

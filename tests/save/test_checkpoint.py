@@ -42,7 +42,7 @@ SETUPS = {
     'plain': dict(), 'augmented': dict(aug=True), 'accumulated': dict(aug=True, accum=True),
     'amp': dict(amp=True, accum=True),
     'workers': dict(workers=2, aug=True), 'persistent': dict(workers=2, persistent=True, accum=True),
-    'seeded': dict(workers=2, seeded=True, aug=True, amp=True), 'skipped': dict(workers=2, skip=True)}
+    'seeded': dict(workers=2, seeded=True, aug=True, amp=True)}
 
 def campaign(fork, tmp_path, setup, n_stops, rand):
     """Stop a training at random moments, going on in a new process each time; then another one,
@@ -106,9 +106,8 @@ class Reads:
         self.counts[i] += 1
         return i
 
-@pytest.mark.parametrize('cls, n_workers, skip',
-                         [(DataLoader, 0, False), (SeededLoader, 2, False), (DataLoader, 2, True)])
-def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
+@pytest.mark.parametrize('cls, n_workers', [(DataLoader, 0), (SeededLoader, 2)])
+def test_skipping_10_000_batches_reads_no_sample(cls, n_workers):
     n, data = 20_010, Reads(20_010)
     make = lambda data, n_workers: cls(data, batch_size=2, shuffle=True, num_workers=n_workers)
     torch.manual_seed(0)
@@ -122,23 +121,22 @@ def test_skipping_10_000_batches_reads_no_sample(cls, n_workers, skip):
     torch.rand(10)
     data.counts.zero_()
     other.load_state_dict(state)
-    other.skip = skip
     assert [b.tolist() for b in other] == expected and data.counts.sum() == 10
 
-def resumed(tmp_path, make, step=3, **kwargs):
+def resumed(tmp_path, make):
     """A training that nobody stops, and one of the same kind that is stopped and goes on in another learner: digests,
     and what it warned of"""
     whole = make(0)
     whole.fit(2)
     stopped = make(0)
-    stopped.fit(2, hooks=[stop_at(step), Checkpoint(tmp_path)])
+    stopped.fit(2, hooks=[stop_at(3), Checkpoint(tmp_path)])
     torch.rand(5)
     other = make(1)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter('always')
         warnings.filterwarnings('ignore', 'This DataLoader will create')        # where there is one CPU
         warnings.filterwarnings('ignore', 'This process .* is multi-threaded')   # Python 3.12 and newer, of each fork
-        other.fit(2, hooks=[Checkpoint(tmp_path, **kwargs)], resume=True)
+        other.fit(2, hooks=[Checkpoint(tmp_path)], resume=True)
     return digest(whole), digest(other), [str(o.message) for o in seen]
 
 def seeded(seed, train_dl, valid_dl=None, **kwargs):
@@ -185,8 +183,6 @@ def test_stateful_loaders_are_asked(tmp_path, n_workers):
                                                    num_workers=n_workers)
     whole, other, seen = resumed(tmp_path, lambda seed: seeded(seed, make_dl))
     assert whole == other and ['StatefulDataLoader with 2 workers' in o for o in seen] == [True]*bool(n_workers)
-    whole, other, seen = resumed(tmp_path/'skip', lambda seed: seeded(seed, make_dl), skip=True)
-    assert whole == other and not seen
 
 # What is put where
 
@@ -309,12 +305,9 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     def noted_replace(a, b): replace(a, b); log.append((name(a), name(b)))
     monkeypatch.setattr(os, 'fsync', noted_fsync)
     monkeypatch.setattr(os, 'replace', noted_replace)
-    (tmp_path/'.parts.tmp').mkdir()
     beside, folder = ('fsync', '.tmp'), ('fsync', 'folder')
-    for parts, moved in (None, []), (tmp_path/'.parts.tmp', [beside, ('.tmp', 'folder'), folder]):
-        log.clear()
-        Folder(tmp_path).put({'a': 1}, {'run': 'a', 'step': 1, 'metric': None}, parts)
-        assert log == [*moved, beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
+    Folder(tmp_path).put({'a': 1}, {'step': 1})
+    assert log == [beside, ('.tmp', '.json'), folder, beside, ('.tmp', '.pt'), folder]
 
 def test_disk_full(tmp_path):
     """A disk that fails from step 4 to step 8 changes no number

@@ -16,7 +16,7 @@ from common import Counted, Noisy, Stream, Unsized, batches, digest, equal, make
 from test_loss_parameters import Proxies
 from test_metrics import Detection, MulticlassF1Score, as_array, both, recalls
 from test_modes import Student
-from trainer_nb.save import files
+from trainer_nb.base import files
 from trainer_nb.all import (AMP, EMA, SWA, Activations, Checkpoint, EarlyStopping, Freeze, FreezeBN, GradAccum,
                             GradClip, GradNorm, LambdaHook, LRScheduler, Metric, NaNGuard, OneCycle, ParamGroups,
                             Schedule, SeededLoader, TensorLoader, Unfreeze, WarmupCosine, accuracy, linear)
@@ -173,7 +173,7 @@ def trial(rand, i, folder):
 
 @pytest.mark.parametrize('n_resumes', [N, pytest.param(450, marks=pytest.mark.soak)])
 def test_resumed_anywhere_is_bit_equal(n_resumes, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(files, 'sync', lambda path: None)       # no power is cut here
+    monkeypatch.setattr(files, '_sync', lambda path: None)       # no power is cut here
     rand, seen, done, i = random.Random(n_resumes), Counter(), 0, 0
     while done < n_resumes or i < N:
         with told() as said: c, n = trial(rand, i, tmp_path/str(i))

@@ -3,7 +3,7 @@ from .nested import (
     batch_code, batch_size, common_device, default_device, divide_batch, entries, has_accelerator,
     hashes, local, map_tensors, merge_batches, sample_counts, tensors_in, to_device
 )
-from .files import open_file, read_file, replacing, sync
+from .files import open_file, read_file, replacing
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import (
     check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, listed, printable, unproven,

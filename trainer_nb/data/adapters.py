@@ -126,16 +126,15 @@ class Adapter:
         n: int = 0,             # batches to skip
         state: Any = None,      # the loader's own position, used instead if it has one
         first: Any = None,      # RNG states before the first batch; None: those at this call
-        skip: bool = False,     # samples draw no random numbers: workers need not read skipped ones
     ) -> Iterator:
         "Open a pass, in the same order if the RNG states are the same; raises ValueError if it is shorter"
         if not n: return _open_pass(self.dl)
-        try: return self._seek(n, first, skip)
+        try: return self._seek(n, first)
         except StopIteration:
             raise ValueError(f'the pass resumes after {n} batches, but the {type(self.dl).__name__}'
                              ' has fewer now: pass the same data') from None
 
-    def _seek(self, n, first, skip):
+    def _seek(self, n, first):
         "Read the batches before batch `n`"
         iterator, shown = _open_pass(self.dl), perf_counter()
         if first is not None: set_rng_states(first, self.dl)
@@ -229,8 +228,8 @@ class StockAdapter(Adapter):
         "Torch's, if the loader is read by rows"
         return ('torch',) if reads_rows(self.dl) else None
 
-    def _seek(self, n, first, skip):
-        if not (skip or self.can_seek): return super()._seek(n, first, skip)
+    def _seek(self, n, first):
+        if not self.can_seek: return super()._seek(n, first)
         if reads_rows(self.dl):
             iterator = RowPass(self.dl, n)
             if first is not None: set_rng_states(first, self.dl)
@@ -253,9 +252,9 @@ class StatefulAdapter(Adapter):
         "Return the loader's own position"
         return self.dl.state_dict()
 
-    def open(self, n: int = 0, state: Any = None, first: Any = None, skip: bool = False) -> Iterator:
+    def open(self, n: int = 0, state: Any = None, first: Any = None) -> Iterator:
         "Open a pass at the loader's own position, or, without a `state`, as any iterable"
-        if state is None: return super().open(n, None, first, skip)
+        if state is None: return super().open(n, None, first)
         self.dl.load_state_dict(state)
         restarts = getattr(self.dl, 'restart_on_stop_iteration', False)     # torchdata's `Loader`
         if restarts: self.dl.restart_on_stop_iteration = False

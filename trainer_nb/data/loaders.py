@@ -145,7 +145,7 @@ class _TensorAdapter(Adapter):
         super().__init__(dl)
         if type(dl) is TensorLoader: self.draws = ('torch',)     # a subclass may draw from others
 
-    def _seek(self, n, first, skip): return self.dl.iter_from(n)
+    def _seek(self, n, first): return self.dl.iter_from(n)
 
 # %% ../../nbs/data/04_loaders.ipynb #fd83307f
 class TensorLoader:

@@ -110,7 +110,6 @@ class Pass(_Reader):
         self.loader: Any = None # the loader's own position, from another process
         self.was_ahead = False  # whether the next batch had been read when the pass was closed
         self.kept: list | None = None   # that batch, from another process: read again, it may differ
-        self.skip = False       # samples draw no random numbers: workers need not read them again
 
     def __iter__(self) -> Iterator:  # at batch `n`
         self.opened = perf_counter(), self.wait_s
@@ -135,7 +134,7 @@ class Pass(_Reader):
         if self.epoch is not None: set_epoch(self.dl, self.epoch)
         if not self.was_warm: end_workers(self.dl)
         elif not is_warm(self.dl): warm_up(self.dl)
-        iterator = self.adapter.open(self.n, self.loader, self.first, self.skip)
+        iterator = self.adapter.open(self.n, self.loader, self.first)
         if self.was_ahead:          # `now` was read after the batch ahead
             self.iterator, self.was_ahead = iterator, False
             if self._has_next() and self.kept and not self.adapter.is_partial: self.ahead = self.kept

@@ -155,9 +155,9 @@ class _SeveralAdapter(Adapter):
         "Return the positions of all passes"
         return iterator.state_dict(n)
 
-    def open(self, n: int = 0, state: Any = None, first: Any = None, skip: bool = False) -> Iterator:
+    def open(self, n: int = 0, state: Any = None, first: Any = None) -> Iterator:
         "Open the passes, or resume them"
-        return super().open(n, None, first, skip) if state is None else _Passes(self.dl, state)
+        return super().open(n, None, first) if state is None else _Passes(self.dl, state)
 
     def close(self, iterator: Any) -> bool:
         "End all workers; the iterator opens its loaders again"

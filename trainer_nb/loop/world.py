@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..base import batch_size
@@ -24,11 +23,6 @@ class World:
     is_padding = False      # the batch only keeps the ranks in step, and does not count
     is_sharded = False      # every parameter is sharded
     control: Any = None          # process group for messages between hosts
-
-    @property
-    def shards(self) -> tuple[int, int]:
-        "How many ranks share a sharded parameter, and which shard is here"
-        return self.size, self.rank
 
     def count(self, dl: Any, i: int, batch: Any) -> int:
         "Count the samples of batch `i` of a pass; return those of this rank"
@@ -52,7 +46,3 @@ class World:
     def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
     def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
     def own_buffers(self, module: Any) -> dict[str, Tensor]: return {}  # those that may differ from the main process
-
-    def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
-        "Return a tensor for a checkpoint to fill, sharded alike"
-        return torch.empty(shape, dtype=dtype)

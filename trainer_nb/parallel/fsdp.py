@@ -310,8 +310,6 @@ class Sharded(Processes):
 
     def whole(self, x: Any) -> Any: return _whole(x, self.device)
     def copy(self, model: nn.Module) -> nn.Module: return _sharded_copy(model, self.held)
-    def empty(self, shape: list[int], dtype: torch.dtype) -> Tensor:
-        return self.held.layout.empty(shape, dtype)
 
     def split(self, opt: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params, cut = parameters(opt), self.held.layout.cut

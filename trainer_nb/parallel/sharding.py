@@ -178,7 +178,7 @@ class _IterableShards(Adapter):
     @property
     def is_exact(self): return adapter_of(self.dl.dl).is_exact
 
-    def open(self, n=0, state=None, first=None, skip=False): return _Pass(self.dl, n)
+    def open(self, n=0, state=None, first=None): return _Pass(self.dl, n)
     def close(self, iterator): return iterator is not None and end_processes(iterator.iterator)
 
 class ShardedIterable:

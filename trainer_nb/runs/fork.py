@@ -115,8 +115,6 @@ def _take_point(source, manifest, to):  # the state; raises FileNotFoundError or
     "Link or copy a checkpoint from one folder into a new one, and read it"
     to.mkdir()
     path, new = source/manifest['file'], to/manifest['file']
-    if path.with_suffix('.parts').is_dir():
-        shutil.copytree(path.with_suffix('.parts'), new.with_suffix('.parts'), copy_function=_link)
     for suffix in '.pt', '.json': _link(path.with_suffix(suffix), new.with_suffix(suffix))
     return Folder(to).read(manifest)
 

@@ -236,11 +236,10 @@ class Checkpoints:
     def hashes(self, place: tuple) -> dict[str, str]:
         "Return a hash for each part of the checkpoint at a place"
         if place not in self.read:
-            state = self.folder.read(manifest := self.at[place])
-            shards = manifest.get('parts')      # of which the state has only places
+            state = self.folder.read(self.at[place])
             self.read[place] = {
-                'weights': digest(shards, {k: (o['state'], o.get('buffers')) for k, o in state['modules'].items()}),
-                'optimizers': digest(shards, {k: o['state'] for k, o in state['optimizers'].items()}),
+                'weights': digest({k: (o['state'], o.get('buffers')) for k, o in state['modules'].items()}),
+                'optimizers': digest({k: o['state'] for k, o in state['optimizers'].items()}),
                 'random states': digest(state['rng_states'])}
         return self.read[place]
 

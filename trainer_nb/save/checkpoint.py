@@ -9,19 +9,20 @@ __all__ = ['Checkpoint', 'resume_from', 'save', 'load', 'load_state']
 import math, re, warnings
 from pathlib import Path
 from secrets import token_hex
+from threading import Thread
 from time import perf_counter
 from typing import Any
 from weakref import ref
 
+from torch import nn
 from torch.optim import Optimizer
 
-from ..base import map_tensors
+from ..base import listed, map_tensors
 from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, owners
 from .early_stopping import has_column
 from .files import Folder, best_of, find
-from .shards import StateWriter, read_parts, take_out
-from .snapshot import capture, restore
+from .snapshot import capture, frozen_names, restore
 from .states import arrived, check_plain, host_copy, read_state, write_state
 
 # %% ../../nbs/save/04_checkpoint.ipynb #f4317754
@@ -63,8 +64,7 @@ class Checkpoint(Hook):
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
     provides = 'checkpoints',
-    together = 'save',          # all ranks call it: each writes its shards, the main one all else
-    PATIENCE_S = 600            # how long the main process waits for the shards of the other ranks
+    together = 'save',          # all ranks call it: the main one gathers the state, and writes it
     state_kinds = {'run': (None, str)}
 
     def __init__(self,
@@ -74,26 +74,28 @@ class Checkpoint(Hook):
         monitor: str | None = 'valid_loss', # column of the epoch table; None: keep no best one
         mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name
         strict: bool = False,        # True: an error while saving ends training; False: a warning
-        skip: bool = False,  # True: samples draw no random numbers: a loader skips them unread
         what: str = 'all',   # 'trainable': leave out frozen weights; the program that loads
-                             # the checkpoint must bring the same ones, which is checked
+                             # the checkpoint must bring the same ones
     ):                       # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
         self.monitor, self.mode = monitor, as_mode(mode, monitor)
         if what not in ('all', 'trainable'):
             raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
-        self.strict, self.skip, self.what = strict, skip, what
+        self.strict, self.what = strict, what
         self.run = None                 # id of the run, in the manifests that it writes
         self._owner = None              # weak reference to the learner it saves; None: the next one
-        self._latest = None             # `StateWriter` whose result is not reported yet
+        self._thread = None             # writes the last save
+        self._error = None              # of the last save, not reported yet
+        self._frozen = None             # parameters that were frozen when the run began
         self.saved_at = None            # `_where` of the last save
         self.due = math.inf             # clock of the next save
         self.warned = set()             # texts of warnings that were shown
         self.is_tried = False           # whether the state of this fit can be saved
-        self.stall_s, self.n_saves = 0., 0      # seconds for which training waited; number of saves
+        self.n_saves = 0                # number of saves
 
-    def __getstate__(self): return {**vars(self), '_owner': None}   # a copy may save another learner
+    def __getstate__(self):         # a copy may save another learner
+        return {**vars(self), '_owner': None, '_thread': None}
 
     def _saves_another(self, learn):
         "Return whether it has saved another learner, as in a loop over folds"
@@ -104,11 +106,10 @@ class Checkpoint(Hook):
         self._owner = None      # the run continues in the learner that was loaded with it
 
     def before_fit(self, learn: Learner) -> None:
-        if self._saves_another(learn): self.run = self.saved_at = None
+        if self._saves_another(learn): self.run = self.saved_at = self._frozen = None
         self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
-        if self.what == 'trainable' and learn.world.is_sharded: raise ValueError(
-            "Checkpoint(what='trainable') needs whole weights, and these are sharded: leave out `what`")
+        self._check_frozen(learn)
         if learn.is_main:
             self.folder.lock.acquire()
             self.folder.tidy()
@@ -147,6 +148,15 @@ class Checkpoint(Hook):
         try: self.finish()
         finally: self.folder.lock.release()
 
+    def _check_frozen(self, learn):
+        "Refuse to leave out weights that have trained in this run"
+        if self.what == 'all': return
+        now = {*frozen_names(nn.ModuleDict(owners(learn, learn.model)))}
+        if self._frozen is None: self._frozen = now
+        if lost := now - self._frozen: raise ValueError(
+            f"Checkpoint(what='trainable') leaves out frozen weights, but {listed(sorted(lost))} trained "
+            'before: leave out `what`')
+
     def _mine(self): return [o for o in self.folder.manifests() if o['run'] == self.run]
 
     def best(self) -> dict[str, Any] | None:
@@ -158,19 +168,33 @@ class Checkpoint(Hook):
         again: bool = True,  # False: do not save the same position twice
     ) -> None:
         "Copy the state, and write it in a thread"
-        start, where = perf_counter(), _where(learn)
+        where = _where(learn)
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        self._latest = StateWriter(self.folder, learn.world, learn.state.optimizer_step)
-        info = _info(learn, self.run, self.monitor, self.mode) if learn.is_main else None
-        def patience(): return 5 if learn.cancelled == 'error' else self.PATIENCE_S     # lost ranks
-        self._latest.start(learn, info, patience, self._prune, self.what)
         self.saved_at, self.n_saves = where, self.n_saves + 1
+        try: self._start(learn)
+        except (TypeError, ValueError, RuntimeError, OSError) as e: self._error = e
         if self.seconds and learn.is_fitting: self.due = perf_counter() + self.seconds
-        self.stall_s += perf_counter() - start
         if learn.is_fitting: self._report()
         else: self.finish()
+
+    def _start(self, learn):
+        self._check_frozen(learn)
+        state = learn.world.collect(capture(learn, what=self.what))
+        if not learn.is_main: return
+        state = host_copy(state)
+        check_plain(state, 'the state')
+        args = arrived(learn.device), state, _info(learn, self.run, self.monitor, self.mode)
+        self._thread = Thread(target=self._write, args=args, name='checkpoint')     # frees them at its end
+        self._thread.start()
+
+    def _write(self, wait, state, info):
+        try:
+            wait()
+            self.folder.put(state, info)
+            self._prune()
+        except Exception as e: self._error = e
 
     def _prune(self):
         mine = self._mine()
@@ -180,13 +204,13 @@ class Checkpoint(Hook):
 
     def finish(self) -> None:
         "Wait until the last save is on disk"
-        if self._latest is not None: self._latest.finish()
+        if self._thread is not None: self._thread.join()
         self._report()
 
     def _report(self):
         "Warn of an error in the last write; raise it if `strict`"
-        if self._latest is None or self._latest.is_writing: return
-        e, self._latest = self._latest.error, None
+        if self._thread is not None and self._thread.is_alive(): return
+        e, self._error = self._error, None
         if e is None: return
         self.saved_at = None
         if self.strict: raise e
@@ -198,7 +222,7 @@ class Checkpoint(Hook):
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
 def _try(learn):
     "Refuse what no checkpoint can hold; raises TypeError"
-    state, _ = take_out(capture(learn))
+    state = learn.world.collect(capture(learn))
     for opt in learn.opts.values():
         if name := _unsaved(opt): warnings.warn(
             f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the '
@@ -242,8 +266,7 @@ def resume_from(learn: Learner, source: bool | str | Path) -> bool:
     found = find(source, learn.world.size) if learn.is_main else None
     path = learn.world.first(found and found[1])
     state = found[0] if found else read_state(path)
-    state = read_parts(state, path.with_suffix('.parts'), learn.world)
-    notes = restore(learn, state, learn.fitting, skip=hook is not None and hook.skip)
+    notes = restore(learn, state, learn.fitting)
     for note in notes: warnings.warn(f'resume: {note}', stacklevel=3)
     if hook is not None and source is hook.folder.path: hook.saved_at = _where(learn)
     if learn.is_main: print(f'resumes from {path.name}, saved {state["position"]}')
@@ -282,9 +305,7 @@ def load(
 def load_state(learn: Learner, path: str | Path) -> list[str]:
     "Load a file, or from a folder, between two fits; return what cannot be exact, and why"
     fit = Fit()
-    state, path = find(path)
-    state = read_parts(state, path.with_suffix('.parts'), learn.world)
-    notes = restore(learn, state, fit, plan=True)
+    notes = restore(learn, find(path)[0], fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
     fit.model = learn.model
     if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)  # for those who look

@@ -28,7 +28,7 @@ def _copy_weights(learn):
     return [o['state'] for o in kept], [o.get('buffers', {}) for o in kept], average
 
 def _load_weights(learn, weights, buffers, average):
-    for o, state, rest in zip(trained(learn), weights, buffers or [{}]*len(weights)):
+    for o, state, rest in zip(trained(learn), weights, buffers):
         load_module_state(o, {'state': state, 'buffers': rest})
     if average is not None: learn.ema.set_average(average)
 
@@ -94,7 +94,7 @@ class EarlyStopping(_BestWeights):
     ord, unique = 50, True
     state_kinds = {'best': (None, int, float), 'best_epoch': (None, int), 'n_waited': int, 'is_over': bool,
                    'weights': (None, [{str: object}]), 'average': (None, {str: object}),
-                   'buffers?': [{str: object}]}
+                   'buffers': [{str: object}]}
 
     def __init__(self,
         patience: int | None = 5,       # epochs ≥ 1 without a better value before the fit ends; None: it never ends so

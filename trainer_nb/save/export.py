@@ -6,14 +6,9 @@
 __all__ = ['export', 'load_model', 'exported_parts']
 
 # %% ../../nbs/save/06_export.ipynb #ddbd8d99
-import json, math, warnings
+import json
 from collections.abc import Mapping
-from contextlib import redirect_stdout
-from inspect import Parameter, signature
-from io import StringIO
-from logging import ERROR, getLogger
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch, torch.nn.functional as F
@@ -22,9 +17,8 @@ from torch import Tensor, nn
 from trainer_nb.base import (
     check_kinds, library_versions, listed, map_tensors, needed, open_file, read_file, replacing, to_device
 )
-from ..data import Images, Table, Texts, first_batch, rng_states, set_rng_states, sets_of
-from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes, unpack
-from .matching import check_module
+from ..data import Images, Table, Texts
+from ..loop import Learner, class_names, get_modes, maker_of, needed_names, plain_config, set_modes
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
@@ -38,38 +32,17 @@ def _as_args(example):
         'a tuple of tensors, or a mapping from names of arguments to tensors')
     return map_tensors(Tensor.clone, (tuple(args), kwargs))     # no program of overlapping windows
 
-def _from_data(learn):
-    "Return the inputs of two samples of the validation data, or of training"
-    dl = learn.train_dl if learn.valid_dl is None else learn.valid_dl
-    if dl is None or learn.is_own('train_step'): raise ValueError(
-        'example=True needs data, and the default step: '
-        'pass a batch as the model takes it, example=x[:2]')
-    states, batch = rng_states(dl), first_batch(dl)
-    set_rng_states(states, dl)
-    if batch is None:
-        raise ValueError('example=True needs data, and the loader yielded no batch: is it empty?')
-    if sets_of(dl): [batch] = batch.values()
-    args, kwargs, _ = unpack(batch, learn.loss_fn)
-    kwargs = {k: o for k, o in kwargs.items() if k not in ('labels', 'targ')}
-    return map_tensors(lambda t: t[:2], kwargs or tuple(args))
-
 def _finite(x):
     "Return what JSON makes of it, with None for numbers that it lacks"
     return json.loads(json.dumps(x), parse_constant=lambda name: None)
 
 # %% ../../nbs/save/06_export.ipynb #73a1daa9
-def _by_place(model, shapes):
-    "Nest the shapes of positional inputs that forward takes as `*args`, as `torch.export` does"
-    kinds = [p.kind for p in signature(model.forward).parameters.values()]
-    n = kinds.index(Parameter.VAR_POSITIONAL) if Parameter.VAR_POSITIONAL in kinds else len(shapes)
-    return (*shapes[:n], *[tuple(shapes[n:])]*(n < len(shapes)))
-
 def _program(model, args, kwargs, dynamic):
     "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
-    batch = torch.export.Dim('batch', min=1)
+    batch, shapes = torch.export.Dim('batch', min=1), torch.export.ShapesCollection()
     def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t    # 1: a constant
     args, kwargs = map_tensors(twice, (args, kwargs))
-    shapes = {k: {0: batch} for k in kwargs} or _by_place(model, [{0: batch} for _ in args])
+    for t in (*args, *kwargs.values()): shapes[t] = {0: batch}
     modes = get_modes(model)
     try:
         model.eval()
@@ -81,42 +54,6 @@ def _program(model, args, kwargs, dynamic):
                    'without example= only the weights are written')
         raise
     finally: set_modes(modes)
-
-# %% ../../nbs/save/06_export.ipynb #281c6d3a
-def _output_names(out):
-    if isinstance(out, Mapping): return [str(k) for k, o in out.items() if isinstance(o, Tensor)]
-    return ['output'] if isinstance(out, Tensor) else None
-
-def _onnx(program, dynamic):
-    "Convert a program to an ONNX file, as bytes; raises RuntimeError if it predicts otherwise"
-    for o in 'onnx', 'onnxscript', 'onnxruntime': needed(o, 'export(onnx=True)', 'onnx')
-    more = (lambda t: torch.cat([t, t[:1]])) if dynamic else Tensor.clone
-    args, kwargs = map_tensors(more, program.example_inputs)      # dynamic: a batch of another size
-    with torch.no_grad(): out = program.module()(*args, **kwargs)
-    log = getLogger('torch.onnx')
-    before = log.level
-    with TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.simplefilter('ignore')
-        log.setLevel(ERROR)
-        try: model = torch.onnx.export(program, dynamo=True, output_names=_output_names(out))
-        finally: log.setLevel(before)
-        model.save(path := Path(folder)/'model.onnx', external_data=False)
-        res = path.read_bytes()
-    _check_onnx(res, [*args, *kwargs.values()], out)
-    return res
-
-def _check_onnx(data, inputs, out):
-    "Compare what an ONNX file returns with the outputs of the program"
-    runtime, here = needed('onnxruntime', 'export(onnx=True)', 'onnx'), []
-    session = runtime.InferenceSession(data, providers=['CPUExecutionProvider'])
-    names = [o.name for o in session.get_inputs()]
-    there = session.run(None, {k: t.cpu().numpy() for k, t in zip(names, inputs, strict=True)})
-    map_tensors(lambda t: here.append(t.double().cpu()), out)
-    for a, b in zip(here, (torch.from_numpy(o).double() for o in there), strict=True):
-        off = (a - b).abs().max().item() if a.shape == b.shape else math.inf
-        if not off <= 1e-3*max(1, a.abs().max().item()): raise RuntimeError(
-            f'the ONNX file returns other values than the model, by up to {off:.3g}, '
-            'so nothing was written')
 
 # %% ../../nbs/save/06_export.ipynb #06e0001a
 _PREPARED = {o.__name__: o for o in (Table, Images, Texts)}
@@ -158,12 +95,11 @@ def _config(learn, average):
 def export(
     learn: Learner,
     folder: str | Path,     # created if it does not exist; files of the same names are replaced
-    example: Any = None,    # batch as the model takes it, of tensors: write a program; True: of the data
+    example: Any = None,    # batch as the model takes it, of tensors: write a program
     dynamic: bool = True,   # whether the program takes a batch of any size
-    onnx: bool = False,     # True: also write the program as `model.onnx`, checked with onnxruntime
     average: bool = True,   # with `EMA` or `SWA`, export what `predict` uses; False: live weights
 ) -> Path:                  # the folder
-    """Write `model.safetensors`, `config.json`, with `example` `program.pt2`, with `onnx` `model.onnx`
+    """Write `model.safetensors`, `config.json`, and with `example` `program.pt2`
 
     What is exported predicts what `learn.predict` does. `config.json` holds the model's class, the
     counters, the last row of the epoch table, the versions, `learn.config`, what `load_learner`
@@ -173,22 +109,16 @@ def export(
     st, folder, ema = _safetensors(), Path(folder), getattr(learn, 'ema', None) if average else None
     averaged = ema and ema.average_of(learn)
     model = learn.model if averaged is None else averaged
-    if onnx and example is None:
-        raise ValueError('export(onnx=True) needs a batch as the model takes it: example=x[:2]')
-    if example is True: example = _from_data(learn)
     if example is not None: example = to_device(_as_args(example), learn.device)
     config = _config(learn, None if averaged is None else ema.name)
     config = json.dumps(config, indent=1, allow_nan=False)
     program = None if example is None else _program(model, *example, dynamic)
-    as_onnx = _onnx(program, dynamic) if onnx else None
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder/'model.safetensors') as f:
         st.save_model(model, f.name, metadata={'format': 'pt'})
     with replacing(folder/'config.json') as f: f.write(config.encode())
     if program is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
-    if onnx:
-        with replacing(folder/'model.onnx') as f: f.write(as_onnx)
     if averaged is not None:
         print(f'the average of {ema.name} was exported; average=False exports the live weights')
     return folder
@@ -200,7 +130,7 @@ def load_model(
     device: str | torch.device = 'cpu', # device to load to
     trusted: bool = False,              # True: you trust who wrote the folder and its program
 ) -> nn.Module:                         # in evaluation mode
-    """Load an exported model; raises FileNotFoundError, and ValueError for another model's weights
+    """Load an exported model; raises FileNotFoundError, and RuntimeError for another model's weights
 
     Loading weights into `model` runs nothing from the folder. A program can run any code, already
     while torch loads it, and nothing can tell beforehand: it needs `trusted=True`.
@@ -216,15 +146,9 @@ def load_model(
         return torch.export.load(f).module().to(device)
 
 def _load_weights(folder, model):
-    path, st, here = folder/'model.safetensors', _safetensors(), model.state_dict()
+    path = folder/'model.safetensors'
     if not path.is_file(): raise FileNotFoundError(f'{folder} holds no model.safetensors')
-    with open_file(path.resolve()) as f: state = st.load_file(f.name)
-    places = {(v.data_ptr(), v.shape): k for k, v in here.items() if k in state}
-    for k, v in here.items():       # the file holds tied weights once
-        if k not in state and (v.data_ptr(), v.shape) in places:
-            state[k] = state[places[v.data_ptr(), v.shape]]
-    check_module('model', model, state)
-    model.load_state_dict(state)
+    with open_file(path.resolve()) as f: _safetensors().load_model(model, f.name)
     return model
 
 # %% ../../nbs/save/06_export.ipynb #06e0001c

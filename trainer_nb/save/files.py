@@ -6,16 +6,16 @@
 __all__ = ['path_in', 'Lock', 'Folder', 'best_of', 'find']
 
 # %% ../../nbs/save/01_files.ipynb #f511941a
-import json, os, platform, re, shutil, warnings
+import json, os, platform, re, warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import strftime
 from typing import Any
 
-from ..base import check_kinds, library_versions, open_file, read_file, replacing, sync
+from ..base import check_kinds, library_versions, open_file, read_file, replacing
 from ..loop import rank
-from .states import FORMAT, BadCheckpoint, checksum, read_state, write_state
+from .states import FORMAT, BadCheckpoint, read_state, write_state
 
 # %% ../../nbs/save/01_files.ipynb #fba8100c
 def path_in(folder: str | Path, name: str) -> Path:
@@ -84,12 +84,10 @@ class Lock:
         _mine.pop(self.key, None)
 
 # %% ../../nbs/save/01_files.ipynb #482aa708
-_NAME = re.compile(r'checkpoint-([0-9]+)-step-([0-9]+)\.(pt|json|parts)')
-_MANIFEST = {'format': int, 'run': str, 'step': int, 'size': int, 'sha256': str,
-             'metric': (None, int, float), 'loss?': (None, float),
-             'saved': str, 'torch': str, 'trainer_nb': str, 'python': str,
-             'epoch?': int, 'position?': str, 'monitor?': (None, str), 'mode?': str,
-             'processes?': int, 'in_epoch?': bool, 'parts?': {str: [(int, str)]}}
+_NAME = re.compile(r'checkpoint-([0-9]+)-step-([0-9]+)\.(pt|json)')
+_MANIFEST = {'format': int, 'run': str, 'step': int, 'epoch': int, 'in_epoch': bool, 'position': str,
+             'monitor': (None, str), 'mode': str, 'metric': (None, int, float), 'loss': (None, float),
+             'processes': int, 'saved': str, 'torch': str, 'trainer_nb': str, 'python': str}
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     "Read a manifest, and add its number 'n' and the state's 'file'; raises BadCheckpoint"
@@ -105,7 +103,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 def _numbered(manifest, path):
     return {**manifest, 'n': int(_NAME.fullmatch(path.name)[1]), 'file': path.with_suffix('.pt').name}
 
-
 # %% ../../nbs/save/01_files.ipynb #2d51667e
 def _notes(folder):
     "Return the paths of manifests whose state is there"
@@ -120,12 +117,6 @@ def _read_manifests(paths):
         except (BadCheckpoint, OSError) as e:
             warnings.warn(f'{e}. Skipping its checkpoint', stacklevel=3)
     return [found[n] for n in sorted(found)]
-
-def _check_parts(folder, manifest):
-    for name, expected in manifest.get('parts', {}).items():
-        path = path_in(path_in(folder, Path(manifest['file']).with_suffix('.parts').name), name)
-        if not path.is_file() or [path.stat().st_size, checksum(path)] != expected:
-            raise BadCheckpoint(f'{name} in {path.parent.name} is not what was written')
 
 # %% ../../nbs/save/01_files.ipynb #7ecfd33b
 class _Checkpoints:
@@ -153,9 +144,8 @@ class _Checkpoints:
         return [o for o in found if o['run'] == (run or found[-1]['run'])] or found
 
     def read(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        "Read a state, with holes for its shards, and check their files; raises BadCheckpoint"
-        _check_parts(self.path, manifest)
-        return read_state(path_in(self.path, manifest['file']), manifest)
+        "Read a state; raises BadCheckpoint"
+        return read_state(path_in(self.path, manifest['file']))
 
     def newest(self, fits: Callable[[dict], bool] | None = None) -> tuple[dict, dict] | None:
         "Return the newest intact (state, manifest) that fits, or None; warn about damaged ones"
@@ -165,22 +155,12 @@ class _Checkpoints:
                 warnings.warn(f'{e}. Trying the one before it', stacklevel=2)
 
 # %% ../../nbs/save/01_files.ipynb #8ee557b9
-def _move_parts(parts, path):
-    "Move a folder of shards beside a state; return what its manifest says of them"
-    if parts is None: return {}
-    files = {o.name: [o.stat().st_size, checksum(o)] for o in sorted(Path(parts).iterdir())}
-    sync(parts)
-    os.replace(parts, path.with_suffix('.parts'))
-    sync(path.parent)
-    return {'parts': files}
-
 def _delete(path):
-    "Delete a state, and then its manifest and its shards"
+    "Delete a state, and then its manifest"
     for o in path, path.with_suffix('.json'): o.unlink(missing_ok=True)
-    shutil.rmtree(path.with_suffix('.parts'), ignore_errors=True)
 
 def _is_leftover(path):
-    "Return whether it is a temporary file, or a note or shards without a state"
+    "Return whether it is a temporary file, or a note without a state"
     beside = re.fullmatch(r'\.(.+)\.[0-9a-f]+\.tmp', path.name)
     m = _NAME.fullmatch(beside[1] if beside else path.name)
     return bool(m and (beside or m[3] != 'pt' and not path.with_suffix('.pt').exists()))
@@ -198,17 +178,14 @@ class Folder(_Checkpoints):
         n = 1 + max((int(m[1]) for m in names if m), default=0)
         return self.path/f'checkpoint-{n:05d}-step-{step}.pt'
 
-    def put(self, state: dict[str, Any], info: dict[str, Any],
-            parts: Path | None = None,  # folder in this one with its shards, complete; it is moved
-    ) -> dict[str, Any]:
+    def put(self, state: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
         "Write a state, and return its manifest; a kill at any moment leaves it complete or absent"
         self.path.mkdir(exist_ok=True)
         path = self.next(info['step'])
         try:
-            info = {**info, **_move_parts(parts, path)}
             with replacing(path) as file:
-                manifest = {'format': FORMAT, **info, **write_state(file, state),
-                            'saved': strftime('%Y-%m-%dT%H:%M:%S'), **library_versions()}
+                write_state(file, state)
+                manifest = {'format': FORMAT, **info, 'saved': strftime('%Y-%m-%dT%H:%M:%S'), **library_versions()}
                 with replacing(path.with_suffix('.json')) as note:
                     note.write(json.dumps(manifest, indent=1).encode())
         except BaseException:
@@ -222,15 +199,15 @@ class Folder(_Checkpoints):
         _delete(self.path/manifest['file'])
 
     def tidy(self) -> None:
-        "Delete what a killed process left, with the lock: temporary files, notes and shards without a state"
+        "Delete what a killed process left, with the lock: temporary files, and notes without a state"
         for o in filter(_is_leftover, self.path.iterdir()):
-            with suppress(OSError): shutil.rmtree(o) if o.is_dir() else o.unlink()
+            with suppress(OSError): o.unlink()
 
 # %% ../../nbs/save/01_files.ipynb #b3874726
 def best_of(manifests: list[dict[str, Any]], monitor: str | None, mode: str) -> dict[str, Any] | None:
     "Return the manifest with the best value of a column; None if none was rated by it"
-    rated = [o for o in manifests if o['metric'] is not None and o.get('monitor') == monitor]
-    return min(rated, key=lambda o: rank(o['metric'], o.get('loss'), mode), default=None)
+    rated = [o for o in manifests if o['metric'] is not None and o['monitor'] == monitor]
+    return min(rated, key=lambda o: rank(o['metric'], o['loss'], mode), default=None)
 
 def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:
     "Read (state, path) of a file, or of a folder's newest for `size` ranks; raises BadCheckpoint"
@@ -241,11 +218,11 @@ def find(source: str | Path, size: int = 1) -> tuple[dict[str, Any], Path]:
     return Folder(path.parent).read(_read_manifest(note)), path
 
 def _find_newest(folder, size):
-    def fits(manifest): return manifest.get('processes', 1) == size or not manifest.get('in_epoch')
+    def fits(manifest): return manifest['processes'] == size or not manifest['in_epoch']
     found = folder.newest(fits)
     if found is None and folder.n:
         text = f'none of the {folder.n} checkpoints in {folder.path} can be read'
-        if any(o.get('processes', 1) != size for o in folder.manifests()):
+        if any(o['processes'] != size for o in folder.manifests()):
             text += f', or a world of {size} cannot resume from it'
         raise BadCheckpoint(text)
     if found is None:
@@ -255,7 +232,6 @@ def _find_newest(folder, size):
                                 f'it holds {", ".join(names) or "nothing"}')
     (state, manifest), last = found, folder.manifests()[-1]
     if manifest['n'] < last['n'] and not fits(last):
-        n = last.get('processes', 1)
-        warnings.warn(f'{last["file"]} was saved by {n} processes in the middle of an epoch, and this is '
-                      f'a world of {size}: resuming from the end of an epoch', stacklevel=4)
+        warnings.warn(f'{last["file"]} was saved by {last["processes"]} processes in the middle of an epoch, '
+                      f'and this is a world of {size}: resuming from the end of an epoch', stacklevel=4)
     return state, folder.path/manifest['file']

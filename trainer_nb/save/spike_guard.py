@@ -38,11 +38,6 @@ def spike_limit(
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
 # %% ../../nbs/save/11_spike_guard.ipynb #49ffed4b
-def _is_for_all(request):
-    "Return whether all ranks have this request, and it may save the state"
-    owner = getattr(request, '__self__', None)
-    return isinstance(request, str) or getattr(request, '__name__', '') in getattr(owner, 'together', ())
-
 def _read(world, waiting):
     "Read the values of some batches, reduced over all ranks, in one transfer"
     if not waiting: return []
@@ -125,7 +120,7 @@ class SpikeWatch(_Measured):
             self.waiting.append([*at, learn.history.n_steps, share, self.now])
             self.now = {}
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due
-        if is_due or any(map(_is_for_all, learn.requests)): return self.look(learn)
+        if is_due or learn.requests: return self.look(learn)    # one may save the state; all ranks have some, or none
         pass_ = learn.phase.pass_       # one whose length is not exact reads the next batch to know
         if pass_.is_sized: is_last = state.batch_idx >= learn.n_batches
         else: is_last = pass_.at_end
@@ -215,8 +210,6 @@ class SpikeGuard(SpikeWatch):
     With 'skip', training is rewound to before such a batch, exactly, and continues without it: the
     batch is read, and hooks see it in `before_step`, but nothing is computed, stepped or recorded.
     """
-    state_kinds = {**SpikeWatch.state_kinds, 'batches?': [[object]]}
-
     def __init__(self,
         action: str = 'note',       # 'note': list it in `learn.spikes`; 'skip': rewind, and leave it out
         *,
@@ -226,15 +219,13 @@ class SpikeGuard(SpikeWatch):
         every: int = 20,            # ≥ 1: batches between two looks, which 'skip' may repeat
         max_skips: int = 10,        # ≥ 1: batches a fit may leave out; one more raises RuntimeError
         max_in_a_row: int = 3,      # ≥ 1: of these, one after another
-        keep_batches: bool = False, # True: keep the batches that are left out, on the host
     ):
         if action not in ('note', 'skip'):
             raise ValueError(f"action is {action!r}: expected 'note' or 'skip'")
         super().__init__(threshold, window, warmup, every)
         self.max_skips = as_count('max_skips', max_skips)
         self.max_in_a_row = as_count('max_in_a_row', max_in_a_row)
-        self.action, self.keep_batches = action, keep_batches
-        self.batches = []       # those left out and kept: [epoch, batch, what the loader yielded]
+        self.action = action
         self.kept = None        # the state to go back to, and where: (state, (epoch, batch))
         self.left_out = set()   # (epoch, batch)
 
@@ -251,9 +242,7 @@ class SpikeGuard(SpikeWatch):
 
     def before_step(self, learn: Learner) -> None:
         at = learn.state.epoch, learn.state.batch_idx
-        if not learn.training or at not in self.left_out: return
-        if self.keep_batches: self.batches.append([*at, host_copy(learn.batch)])
-        raise CancelStep
+        if learn.training and at in self.left_out: raise CancelStep
 
     def look(self, learn: Learner) -> None:
         super().look(learn)
