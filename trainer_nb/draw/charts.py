@@ -11,15 +11,12 @@ from base64 import b64encode
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
-from importlib.util import find_spec
-from io import BytesIO
-from itertools import chain, cycle, groupby, pairwise, product
-from pathlib import Path
+from itertools import product
 from typing import Any
 from zlib import crc32
 
-from .tables import DARK, GREY, INK, SIZE, blank_figure, themed, tint
-from .panels import panel_ticks
+from .tables import DARK, GREY, INK, SIZE, blank_figure, fewer_colors, themed, tint
+from .panels import is_drawable, panel_ticks
 from .marks import HOVER_CSS, html_hover, marks, notes
 
 # %% ../../nbs/draw/08_charts.ipynb #85fc355f
@@ -58,73 +55,6 @@ def _svg_words(o):
     fill = f' fill="{o.color}"' if o.color else ''
     return f'<text{_class(o.group)} x="{o.x:.0f}" y="{o.y:.0f}"{place}{fill}>{escape(o.text)}</text>'
 
-# %% ../../nbs/draw/08_charts.ipynb #158bba95
-@cache
-def _font():
-    "The path of the font that comes with matplotlib, without importing it"
-    origin: Any = getattr(find_spec('matplotlib'), 'origin')
-    return str(Path(origin).parent/'mpl-data/fonts/ttf/DejaVuSans.ttf')
-
-def _rgb(color, alpha=1.):
-    "Convert a colour such as '#0072B2', on white"
-    return tuple(round(255 - alpha*(255 - o)) for o in bytes.fromhex(color[1:]))
-
-def _palette(inks):
-    "White, and visible shades between it and each ink: so few colours take half the bytes"
-    levels = min(4, 255//len(inks))
-    def shades(ink): return [[255 - (255 - v)*k//levels for v in ink] for k in range(1, levels)]
-    seen = [o for o in chain.from_iterable(map(shades, sorted(inks))) if min(o) < 245]
-    return [255]*3 + [*chain.from_iterable([*sorted(inks), *seen])]
-
-# %% ../../nbs/draw/08_charts.ipynb #50b78905
-def _dashed(points, dash):
-    "Cut a line of pixels into dashes, with None after each"
-    res, lengths = [], cycle(map(float, dash.split()))
-    left, is_on = next(lengths), True
-    for a, b in pairwise(points):
-        far = math.dist(a, b)
-        at = 0.
-        while at < far:
-            end = min(at + left, far)
-            ends = (at, end) if is_on else ()
-            res += [(a[0] + (b[0] - a[0])*o/far, a[1] + (b[1] - a[1])*o/far) for o in ends]
-            left, at = left - (end - at), end
-            if left <= 1e-9:
-                left, is_on = next(lengths), not is_on
-                res.append(None)
-    return res
-
-def _pieces(points): return [list(g) for is_gap, g in groupby(points, lambda p: p is None) if not is_gap]
-
-def _draw_stroke(draw, o, k):
-    "Draw a line or dots, `k` times as large"
-    ink, r, pieces = _rgb(o.color, o.alpha), k*o.width/2, _pieces(o.points)
-    if o.dash: pieces = chain.from_iterable(_pieces(_dashed(piece, o.dash)) for piece in pieces)
-    for piece in pieces:
-        points = [(k*x, k*y) for x, y in piece]
-        if o.is_dots:
-            for x, y in points: draw.ellipse((x - r, y - r, x + r, y + r), ink)
-        else: draw.line(points, ink, round(k*o.width), 'curve')
-
-# %% ../../nbs/draw/08_charts.ipynb #png00001
-_WIDEST = 1840     # pixels of a PNG: the viewers that need one show no more
-
-def _png(width, height, strokes, words):
-    "Draw marks on white, at two pixels per pixel of the page, or less in a wide picture"
-    from PIL import Image, ImageDraw, ImageFont
-    k, file = 2*min(2, _WIDEST/width), BytesIO()      # twice as large, for smooth edges
-    image = Image.new('RGB', (2*round(k*width/2), 2*round(k*height/2)), 'white')
-    draw, font = ImageDraw.Draw(image), ImageFont.truetype(_font(), SIZE*k)
-    for o in strokes: _draw_stroke(draw, o, k)
-    anchors = {'start': 'ls', 'middle': 'ms', 'end': 'rs'}
-    halo = dict(stroke_width=round(k), stroke_fill='white')
-    for o in words:
-        draw.text((k*o.x, k*o.y), o.text, _rgb(o.color or INK), font, anchors[o.anchor], **halo)
-    few = Image.new('P', (1, 1))
-    few.putpalette(_palette({_rgb(o.color or INK, getattr(o, 'alpha', 1.)) for o in [*strokes, *words]}))
-    image.reduce(2).quantize(palette=few, dither=Image.Dither.NONE).save(file, 'png', optimize=True)
-    return file.getvalue()
-
 # %% ../../nbs/draw/08_charts.ipynb #e40f98b0
 def _draw_panel(ax, p):
     "Draw the curves, axes and ticks of a panel in matplotlib's `Axes`"
@@ -132,14 +62,13 @@ def _draw_panel(ax, p):
     if p.shade: ax.axvspan(*p.shade, color=GREY, alpha=.12, lw=0)
     for x, _ in p.flags: ax.axvline(x, color=GREY, lw=.72)
     for o in p.lines:
-        ys = [y if math.isfinite(y) else math.nan for y in o.ys]
-        if o.may_leave: ys = [min(max(y, p.ylim[0]), p.ylim[1]) for y in ys]
+        ys = [y if is_drawable(y) and (y > 0 or not p.ylog) else math.nan for y in o.ys]
         style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'
-        look = dict(color=o.color, alpha=o.alpha, clip_on=False)
+        look = dict(color=o.color, alpha=o.alpha, clip_on=o.may_leave, zorder=3)    # above the frame
         ax.plot(o.xs, ys, ls=style, lw=.72*o.width, label=o.name or '_', **look)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
-        if dots: ax.plot(*zip(*dots), 'o', ms=4.3, **look)
-    ring = dict(mfc='none', ms=8, mew=1.3, clip_on=False)
+        if dots: ax.plot(*zip(*dots), 'o', ms=4.3, mew=0, **look)
+    ring = dict(mfc='none', ms=8, mew=1.3, clip_on=False, zorder=3)
     for x, y, color in p.rings: ax.plot([x], [y], 'o', mec=color, **ring)
     if p.is_log: ax.set_xscale('log')
     if p.ylog: ax.set_yscale('log')
@@ -148,20 +77,22 @@ def _draw_panel(ax, p):
     ax.set_yticks([v for v, _ in ys], [label for _, label in ys])
     ax.minorticks_off()
     ax.tick_params(labelsize=.72*SIZE, length=0)
+    ax.tick_params('x', pad=4.5)
     ax.set(xlim=p.xlim, ylim=p.ylim)
     if p.xlabel and not p.below: ax.set_xlabel(p.xlabel, fontsize=.72*SIZE)
 
 def _figure(chart):
+    from matplotlib.patheffects import withStroke
     width, height = chart.width, chart.height
     fig = blank_figure(width/100, height/100)
     fig.set_label(chart.alt)
-    sides = {'start': 'left', 'middle': 'center', 'end': 'right'}
+    sides, halo = {'start': 'left', 'middle': 'center', 'end': 'right'}, withStroke(linewidth=1.44, foreground='white')
     for p in chart.panels:
         place = p.left/width, 1 - p.bottom/height, p.width/width, p.height/height
         _draw_panel(fig.add_axes(place), p)
         for o in notes(p):
             style = dict(fontsize=.72*SIZE, color=o.color or INK, ha=sides[o.anchor])
-            fig.text(o.x/width, 1 - o.y/height, o.text, **style)
+            fig.text(o.x/width, 1 - o.y/height, o.text, **style, path_effects=[halo])
     return fig
 
 # %% ../../nbs/draw/08_charts.ipynb #them0002
@@ -252,8 +183,8 @@ class Chart:
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
-        size = {'width': self.width, 'height': self.height}
-        return _png(self.width, self.height, *marks(self.panels)), size
+        png, size = self.figure()._repr_png_()
+        return fewer_colors(png, 48), size
 
     def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot
         "Make a matplotlib figure of the same size"
