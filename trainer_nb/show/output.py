@@ -39,7 +39,7 @@ def _format_rate(rate):  # steps per second, > 0
 class Pace:
     "Pace of a task with `total` steps (None: unknown), as text with rate and remaining time"
     def __init__(self, total: int|None = None):
-        self.total, self.n, self.passed = total, 0, 0.     # seconds of `n` steps
+        self.total, self.n = total, 0
         self.start, self.is_paused = perf_counter(), False
 
     @property
@@ -55,16 +55,10 @@ class Pace:
         "Write the rate and the remaining time after `n` steps: '2.1 it/s · 00:03 left'"
         if not n: return 'starting'
         self.n = min(n, self.total or n)
-        self.passed = max(perf_counter() - self.start, 1e-9)
-        return self.words()
-
-    def words(self) -> str:
-        "Write the same while a step lasts: the time left goes down, unless the step takes long"
-        rate = _format_rate(self.n/self.passed)
+        passed = max(perf_counter() - self.start, 1e-9)
+        rate = _format_rate(self.n/passed)
         if self.total is None: return rate
-        now, n_left = perf_counter() - self.start, self.total - self.n
-        at_mean = n_left*self.passed/self.n - (now - self.passed)
-        return f'{rate} · {format_time(max(at_mean, (n_left - 1)*now/(self.n + 1), 0))} left'
+        return f'{rate} · {format_time((self.total - self.n)*passed/self.n)} left'
 
 # %% ../../nbs/show/01_output.ipynb #43f013c0
 def terminal_width() -> int:
@@ -175,7 +169,6 @@ class Area:
     def put(self, *bundles: tuple|None) -> None:        # (data, metadata)
         "Show what is new; None stays as it is"
         self.outputs.put(*bundles)
-
 
 # %% ../../nbs/show/01_output.ipynb #prog0002
 class Loop:
