@@ -8,8 +8,6 @@ __all__ = ['lr_find']
 # %% ../../nbs/show/04_lr_find.ipynb #6c85d848
 import math
 from collections.abc import Sequence
-from functools import partial
-from weakref import ref
 
 import torch
 
@@ -40,7 +38,7 @@ class _LRScreen:
         "Show the result"
         if self.where in ('tty', 'text'): self.loop.close(self.curve.status())
         is_empty = self.budget.first_s is None and not self.curve.lrs       # an error came first
-        if self.where == 'html' and not is_empty: self.curve.offer(self.loop.area)
+        if self.where == 'html' and not is_empty: self.curve.show_in(self.loop.area)
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together
@@ -71,16 +69,6 @@ def _diverged(curve):
         best = min(best, v)
 
 # %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
-def _use(find, name, lr):
-    "Give the learner a learning rate, if no fit is running; return what to say"
-    learn = find()
-    if learn is None or name not in learn.opts:
-        return 'nothing is set: the learner has another optimizer, or is gone'
-    if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
-    old = max(float(g['lr']) for g in learn.opts[name].param_groups)
-    set_lr(learn.opts[name], lr)
-    return f'learning rate{" of " if name else ""}{name}: {old:.2g} → {lr:.2g}'
-
 def _opt_name(learn, opt):
     "Return the name of the optimizer whose rate moves"
     if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))
@@ -119,8 +107,7 @@ def lr_find(learn: Learner,
         screen = _LRScreen(curve, front_end() if where is True else where)
         try: _search(learn, curve, screen, opt, stop_div)
         finally:
-            curve.picked, curve.shown_in = curve.suggestion, current_cell()
-            curve.use = partial(_use, ref(learn), opt)
+            curve.shown_in = current_cell()
             screen.close()
     return curve
 
