@@ -224,7 +224,7 @@ class Drawn:
 
     def status(self) -> str: return ''          # a line
     def lines(self) -> list: return [[]]        # of lists of str, header first
-    def chart(self) -> Any: raise NotImplementedError       # `Chart`
+    def chart(self) -> Any: return None         # `Chart`, or None
 
     def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"
@@ -243,8 +243,9 @@ class Drawn:
     def __repr__(self): return '\n'.join(filter(None, [self.status(), self._text()]))
 
     def _repr_html_(self):
-        picture = _labelled(self.chart(), self.status() or self.label).html(is_image=True)
-        return f'{picture}<div>{escape(self.status())}</div>{self.table()}'
+        chart, head = self.chart(), f'<div>{escape(self.status())}</div>'
+        picture = '' if chart is None else _labelled(chart, self.status() or self.label).html(is_image=True)
+        return picture + head + self.table()
 
     def _is_shown(self):        # by the cell that made it; later displays show it again
         at, self.shown_in = self.shown_in, None
