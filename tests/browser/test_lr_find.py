@@ -16,7 +16,7 @@ def test_search(page):
     heights = {round(o['height']) for o in looks if o['svg']}       # the table comes at the end
     assert max(heights) - min(heights) <= 1 and not any(o['waits'] for o in looks)
     assert len({o['text'] for o in looks if o['svg']}) > 3
-    check_readable(page.js('nb.contrasts', 0))
+    check_readable(page.js('nb.contrasts', 0), 5)
     check_visible(page.shot(0, 1))
     page.run(1)
     same, lr, n = page.text(1).split()

@@ -14,7 +14,7 @@ from trainer_nb.show import controls, display as module, output, screens, status
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display
 from trainer_nb.show.screens import Lines, Region
-from trainer_nb.show.budget import Budget
+from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, LambdaHook

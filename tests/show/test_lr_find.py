@@ -20,7 +20,7 @@ from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.lr_scheduler import LRScheduler
 from trainer_nb.features.schedule import OneCycle
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.show.budget import Budget
+from trainer_nb.show.output import Budget
 
 
 # A look at everything that can be reached from some objects. None of it is the library's code.

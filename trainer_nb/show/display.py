@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from ..draw import current_cell, marimo_outputs, running_shell
 from ..loop import Learner, MainProcessHook
-from .budget import Budget
-from .output import front_end
+from .output import Budget, front_end
 from .screens import Lines, LogLines, Region, Screen, Terminal
 from .status import ENDS, StatusLine, end_state, outcome
 

@@ -15,8 +15,7 @@ from ..base import did_you_mean, folded
 from ..draw import current_cell
 from ..loop import CancelFit, Learner, as_count, set_lr
 from .lr_curve import RULES, LRCurve
-from .budget import Budget
-from .output import Loop, Pace, front_end
+from .output import Budget, Loop, Pace, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class _LRScreen:
