@@ -145,13 +145,6 @@ class StatusLine:
         return self.progress.at(_done(learn) - self.before)
 
 # %% ../../nbs/show/07_status.ipynb #trou0001
-def _trouble(h):
-    "Say why losses are no good at the end, and what to do"
-    if h.bad_from:
-        return (f'train_loss is nan since batch {h.bad_from}: '
-                'lower the learning rate, or add GradClip(1.) or NaNGuard()')
-
-# %% ../../nbs/show/07_status.ipynb #86ad5551
 ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed',
          'memory': 'out of memory'}
 
@@ -162,7 +155,9 @@ def outcome(learn: Learner, first: int = 0) -> str:
     if not h.n_steps: return 'nothing is trained yet'
     n = len(h) - first
     res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{h.n_steps} batches'
-    if trouble := _trouble(h): return f'{res}, but {trouble}'
+    if h.bad_from:
+        return (f'{res}, but train_loss is nan since batch {h.bad_from}: '
+                'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     if best is None: return f'done: {res}'
     row, column, last = h.epoch_rows[best], h.monitor[0], len(h) - 1
     whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
@@ -173,4 +168,4 @@ def end_state(learn: Learner) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
     if learn.cancelled in ('error', 'memory'): return 'failed'
     if learn.cancelled in ENDS: return 'stopped'
-    return 'doubtful' if _trouble(learn.history) else 'done'
+    return 'doubtful' if learn.history.bad_from else 'done'
