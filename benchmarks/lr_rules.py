@@ -186,7 +186,7 @@ def trained(name, seed, lr, n_epochs=4):
 def measured(name, seed):  # (rule → ratio, rule → rate, ratios of the grid's rates in the good range)
     model, dl, valid, loss_fn, optim = made(name, seed)
     learn = Learner(model, dl, loss_fn=loss_fn, optim=optim, lr=1e-3, device='cpu', display=False)
-    curve = learn.lr_find(suggest=('minimum', 'valley', 'steep', 'slide'))
+    curve = learn.lr_find()
     if curve.why: return {}, {}, []
     grid = {lr: trained(name, seed, lr) for lr in GRID}
     best, (low, high) = min(grid.values()), curve.good_range

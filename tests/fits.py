@@ -11,7 +11,7 @@ import torch
 from common import batches, digest, make_learner, shuffled
 from trainer_nb.show import lr_find   # noqa: F401   for those that import this module
 from trainer_nb.all import Hook, LambdaHook, accuracy
-from trainer_nb.show.budget import Budget
+from trainer_nb.show.output import Budget
 
 N_EPOCHS, N_BATCHES = 3, 20
 tests = Path(__file__).parent

@@ -148,9 +148,9 @@ def check_painted(
         inked = inked[inked.index(True):]
         assert all(inked) and len(inked) > 3, inked
 
-def check_readable(contrasts):
-    "All (text, contrast to what is behind it)"
-    assert len(contrasts) > 10 and not [o for o in contrasts if o[1] < 4.5], contrasts
+def check_readable(contrasts, least=10):
+    "All (text, contrast to what is behind it), more than a few"
+    assert len(contrasts) > least and not [o for o in contrasts if o[1] < 4.5], contrasts
 
 def check_visible(png):
     "A picture that stands out from what is behind it"

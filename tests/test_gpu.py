@@ -467,7 +467,7 @@ def test_the_largest_batch_is_found():
         new().fit(1)        # what libraries keep for good is there after the first fit
         learn = new()
         before, held = [o.cpu() for o in weights(learn.model)], allocated()
-        found = learn.find_batch_size(limit=limit)
+        found = learn.find_batch_size()
         assert same([o.cpu() for o in weights(learn.model)], before) and allocated() <= held
         del learn
         torch.cuda.reset_peak_memory_stats()

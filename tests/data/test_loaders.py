@@ -10,7 +10,7 @@ from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data.passes import Pass
-from trainer_nb.show.budget import Budget
+from trainer_nb.show.output import Budget
 
 
 def test_a_read_only_array_is_copied_without_a_warning(recwarn):

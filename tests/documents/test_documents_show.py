@@ -12,8 +12,7 @@ from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output
 from trainer_nb.show.display import Log
-from trainer_nb.show.budget import Budget
-from trainer_nb.show.output import progress
+from trainer_nb.show.output import Budget, progress
 
 root = Path(__file__).parents[2]
 

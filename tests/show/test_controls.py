@@ -10,7 +10,7 @@ from jupyter_client.manager import start_new_kernel
 
 import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled, told
-from trainer_nb.show.controls import Asked, Controls, _hint, pause, scale_lr, unpause
+from trainer_nb.show.controls import Controls, _Above, _hint, pause, scale_lr, unpause
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -47,12 +47,13 @@ def when(ready, f):
     threading.Thread(target=work, daemon=True).start()
 
 class Screen:
-    "Stands for a notebook's front end: keeps what is displayed, and what it becomes"
-    def __init__(self): self.shown = []
+    "Stands for a notebook's front end: keeps what is displayed, what it becomes, and what is said beside the buttons"
+    def __init__(self): self.shown, self.said = [], []
     def display(self, bundle, raw, display_id, metadata=None):
         self.shown.append(bundle)
         return self
     def update(self, bundle, raw): self.shown.append(bundle)
+    def done(self): return [o for o in self.said if ' at batch ' in o]
 
 VIEW = 'application/vnd.jupyter.widget-view+json'
 
@@ -62,14 +63,14 @@ def screen(monkeypatch):
     monkeypatch.setattr(controls_module, 'front_end', lambda: 'html')
     monkeypatch.setattr(controls_module, '_clickable', lambda: screen)
     monkeypatch.setattr('IPython.display.display', screen.display)
+    say = _Above.say
+    monkeypatch.setattr(_Above, 'say', lambda self, text: (screen.said.append(text), say(self, text)))
     return screen
 
 def click(*labels):
     def f(learn):
         for o in labels: learn.get_hook(Controls).above.panel.buttons[o].click()
     return f
-
-def log(learn): return [(o.what, o.where, o.result) for o in learn.get_hook(Controls).log]
 
 
 # Requests
@@ -113,7 +114,8 @@ def test_a_pause_at_any_batch_changes_nothing(n, screen):
         learn = start(*hooks)
         learn.fit(**FIT)
         assert digest(learn) == calm()
-    assert [o[0] for o in log(learn)] == ['Pause', 'Resume'] and log(learn)[0][1] == log(learn)[1][1]
+    paused, resumed = screen.done()
+    assert paused.startswith('paused at ') and resumed == paused.replace('paused', 'resumed')
 
 @pytest.mark.parametrize('n', [1, 4])       # in training, in validation
 def test_nothing_moves_in_a_pause_and_requests_are_done(n):
@@ -134,11 +136,11 @@ def test_nothing_moves_in_a_pause_and_requests_are_done(n):
 def test_stop_in_a_pause(n, how, screen):
     learn = start(Controls())
     end = learn.stop if how == 'stop' else interrupt
-    def paused(): return log(learn) and log(learn)[0][1]
-    hooks = [At(n, lambda learn: (click('Pause')(learn), when(paused, end)))]
+    hooks = [At(n, lambda learn: (click('Pause')(learn), when(screen.done, end)))]
     try: learn.fit(**FIT, hooks=hooks)
     except TrainingInterrupted: assert how == 'interrupt'
-    assert learn.cancelled == how and log(learn)[0][1] == log(learn)[1][1]
+    said = {'stop': 'stopped', 'interrupt': 'interrupted'}[how]
+    assert learn.cancelled == how and screen.done() == [o := screen.done()[0], o.replace('paused', said)]
     torch.rand(3)
     learn.resume()
     assert digest(learn) == calm()
@@ -171,7 +173,7 @@ def test_lr_buttons(screen):
     learn.fit(1)
     assert learn.history.steps['lr'] == pytest.approx([.01, .01, .04, .01, .01])
     words = ['lr × 4 → 0.04', 'lr ÷ 4 → 0.01']
-    assert [str(o) for o in learn.get_hook(Controls).log] == [f'{words[0]} at batch 2', f'{words[1]} at batch 3']
+    assert screen.done() == [f'{words[0]} at batch 2', f'{words[1]} at batch 3']
     assert learn.history.flags == [(2, words[0]), (3, words[1])]
     with pytest.raises(ValueError, match='lr_factor is 1'): Controls(lr_factor=1)
 
@@ -197,19 +199,15 @@ def test_checkpoint_button(screen):
     learn.fit(1, hooks=[hook])
     where = 'in epoch 0, after 2 of 5 training batches'
     assert enabled == [False, True, False, True] and hook.saved == [(where, None, threading.current_thread())]
-    assert log(learn) == [('Checkpoint now', 'batch 2', 'checkpoint saved')]
+    assert screen.done() == ['checkpoint saved at batch 2']
 
-# The panel and its log
+# The panel, and what is left of it
 
-def test_log(screen):
+def test_the_last_answer_is_left(screen):
     learn = start(Controls(), At(2, click('Stop after epoch')), At(3, click('Stop after batch')))
-    before = time.time()
     learn.fit(2)
-    epoch, batch = learn.get_hook(Controls).log
-    assert batch.what == 'Stop after batch' and before <= batch.asked <= batch.done <= time.time()
-    assert str(batch) == 'stopped at batch 3'
-    assert epoch.done is None and epoch.where == 'the fit was over before'
-    assert screen.shown[-1]['text/plain'] == f'{epoch}\n{batch}' and VIEW not in screen.shown[-1]
+    assert screen.said == ['Stop after epoch: asked', 'Stop after batch: asked', 'stopped at batch 3']
+    assert screen.shown[-1]['text/plain'] == 'stopped at batch 3' and VIEW not in screen.shown[-1]
     learn.resume()
     assert screen.shown[-1]['text/plain'] == '' and VIEW in screen.shown[-2] and len(learn.history) == 1
 
@@ -219,9 +217,9 @@ def test_stop_after_epoch_says_when(n, n_epochs, screen):
     "In the last epoch, too, where it changes nothing"
     learn = start(Controls(), At(n, click('Stop after epoch')))
     learn.fit(2)
-    assert log(learn) == [('Stop after epoch', f'batch {5*n_epochs}', 'stopped')] and len(learn.history) == n_epochs
+    assert screen.done() == [f'stopped at batch {5*n_epochs}'] and len(learn.history) == n_epochs
     learn.fit(2)
-    assert len(learn.history) == n_epochs + 2 and len(log(learn)) == 1
+    assert len(learn.history) == n_epochs + 2 and len(screen.said) == 2
 
 def test_nothing_is_left(screen):
     "No widget, no reference to the learner, and a click that comes too late does nothing"
@@ -233,7 +231,7 @@ def test_nothing_is_left(screen):
     assert screen.shown[-1] == {'text/plain': '', 'text/html': '<div></div>'}
     assert screen.shown[0]['text/plain'] == _hint()
     panels[0].buttons['Stop after batch'].click()
-    assert not learn.requests and not log(learn)
+    assert not learn.requests and not screen.said
     ref = weakref.ref(learn)
     del learn
     panels.clear()
@@ -338,23 +336,9 @@ def test_clicks_are_heard_while_the_cell_runs(client, front_end):
             continue
         if kind == 'comm_open': buttons[content['data']['state'].get('description')] = content['comm_id']
         elif kind == 'display_data' and VIEW in content['data']: click('Pause')
-        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('paused at'):
+        elif kind == 'update_display_data' and content['data']['text/plain'].startswith('stopped at'):
             results.append(content['data'])
         elif kind == 'execute_result': results.append(content['data']['text/plain'])
         elif kind == 'error': raise AssertionError(content['evalue'])
         elif kind == 'status' and content['execution_state'] == 'idle': break
     assert results[-1] == "('stop', True)" and VIEW not in results[0]
-    words = [o.split(' at batch ')[0] for o in results[0]['text/plain'].splitlines()]
-    assert words == ['paused', 'resumed', 'stopped']
-
-def test_an_epoch_that_has_ended_when_it_is_asked_to_be_the_last():
-    "A click may come between the end of an epoch and the next one"
-    controls = Controls()
-    def click(learn):
-        if learn.state.epoch != 2: return
-        controls.log.append(Asked('Stop after epoch', 1.))
-        learn.request('stop_epoch')
-    learn = make_learner(hooks=[controls, LambdaHook(after_epoch=click, ord=1000)])
-    learn.fit(5)
-    [o] = controls.log
-    assert learn.state.epoch < 5 and o.done and not o.where.startswith('the fit was over')

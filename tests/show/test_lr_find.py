@@ -1,6 +1,5 @@
 "A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
-import collections, copy, functools, gc, itertools, json, math, os, pickle, random, re, signal, threading, time, types
-import weakref
+import collections, functools, itertools, json, math, os, random, re, signal, threading, time, types
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
@@ -13,7 +12,7 @@ from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_curve import RULES, LRCurve, Picker, _inner
+from trainer_nb.show.lr_curve import RULES, LRCurve, _inner
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.ema import EMA
@@ -21,7 +20,7 @@ from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.lr_scheduler import LRScheduler
 from trainer_nb.features.schedule import OneCycle
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.show.budget import Budget
+from trainer_nb.show.output import Budget
 
 
 # A look at everything that can be reached from some objects. None of it is the library's code.
@@ -476,7 +475,7 @@ class Losses(Hook):
 def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
     curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(**kwargs)
     assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n)
-    assert curve.suggestion is None and curve.suggestions == {} and curve.picked is None
+    assert curve.suggestion is None and curve.suggestions == {}
     assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.status()
     assert curve.plot() is not None
 
@@ -491,49 +490,6 @@ def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
     out = capsys.readouterr().out
     assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
     assert out.rpartition('\r')[2] == curve.status() + '\n' and '\n' not in out.rpartition('\r')[0]
-
-def test_a_value_that_the_page_rounds_is_no_pick():
-    "The slider rounds its first value to its steps, and reports that; only a move picks"
-    pytest.importorskip('ipywidgets')
-    for first in .0123, None:
-        curve, moves = LRCurve(1e-7, 10., 100, picked=first), []
-        slider = Picker(curve, lambda: moves.append(curve.picked)).slider
-        at = math.log10(slider.value)
-        for steps in round(at, 2), at + .004, round(at, 2) + .05, at:
-            slider.value = 10**steps
-        assert moves == [float(f'{10**(round(at, 2) + .05):.2g}'), first] and curve.picked == first
-
-def test_the_learner_takes_the_picked_rate():
-    "Other groups keep their ratio, other optimizers their rate; not while a fit runs, nor when the learner is gone"
-    pytest.importorskip('ipywidgets')
-    def two_losses(batch, learn):
-        pred = learn.model(batch[0])
-        yield 'a', pred.square().mean()
-        yield 'b', learn.model(batch[0]).mean()
-        return {'pred': pred, 'targ': batch[1]}
-    model = make_model()
-    opts = {'a': SGD([{'params': model[0].weight, 'lr': .2}, {'params': model[0].bias, 'lr': .1}]),
-            'b': SGD(model[3].parameters(), lr=.5)}
-    learn = make_learner(model, train_step=two_losses, optim=opts)
-    curve = learn.lr_find(n_steps=20, opt='a')
-    curve.picked = None
-    picker = Picker(curve, lambda: None)
-    assert picker.use.disabled and picker.use in picker.box.children
-    picker.slider.value = .031
-    assert picker.use.description == 'use 0.031'
-    picker.use.click()
-    rates = [g['lr'] for o in learn.opts.values() for g in o.param_groups]
-    assert rates == pytest.approx([.031, .0155, .5]) and 'a: 0.2 → 0.031' in picker.line.value
-    learn.fit(1, hooks=LambdaHook(after_epoch=lambda learn: picker.use.click()))
-    assert 'nothing is set: a fit is running' in picker.line.value
-    assert learn.history.steps['lr_a'] == [.031]*len(learn.history.steps['lr_a'])
-    for again in copy.deepcopy(curve), pickle.loads(pickle.dumps(curve)):
-        other = Picker(again, lambda: None)
-        assert again.use is None and other.use not in other.box.children and again.losses == curve.losses
-    made = weakref.ref(learn)
-    del learn, opts, model
-    gc.collect()
-    assert made() is None and 'is gone' in curve.use(.1)
 
 def test_interrupted_at_once():
     learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])
@@ -569,7 +525,7 @@ def test_not_inside_of_a_fit():
         make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.lr_find())]).fit(1)
 
 @pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']),
-                                        ('noisy: digits, conv, RMSprop, bs 2', ['slide', 'steep'])])
+                                        ('noisy: digits, conv, RMSprop, bs 2', ['steep'])])
 def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     "fastai's average lags so far that it may fall fastest where the losses themselves rise"
     curve = curve_of(RECORDED[name])

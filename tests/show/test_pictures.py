@@ -2,6 +2,7 @@
 import bisect, io, math, random, re
 import xml.etree.ElementTree as ET
 
+import matplotlib
 import numpy as np
 import pytest, torch
 from PIL import Image, ImageFont
@@ -10,7 +11,6 @@ from trainer_nb.base import format_value
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, INK, SIZE, STYLES, Chart, Line, Panel, legend_rows, limits, smooth, ticks
 )
-from trainer_nb.draw.charts import _font
 from trainer_nb.draw.marks import _cut
 from trainer_nb.draw.panels import panel_ticks
 from trainer_nb.draw.smoothing import _fitted
@@ -21,6 +21,8 @@ from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
 from trainer_nb.show.lr_curve import LRCurve, trailing_average
+
+FONT = f'{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf'
 
 
 def history(losses, valids=(), name='loss', metrics=None, lr=None):
@@ -378,7 +380,7 @@ def test_notes_stay_inside_their_panel():
     metrics = {f'{side}_city_{k}_accuracy': [.1, .2, .3] for k in range(14) for side in ('train', 'valid')}
     metrics |= {f'valid_city_{k}_loss': [.1, .2, .3] for k in range(14)}
     panels = [o for o in Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart().panels if o.note]
-    font = ImageFont.truetype(_font(), SIZE)
+    font = ImageFont.truetype(FONT, SIZE)
     assert len(panels) == 2
     for o in panels:
         assert re.search(r'not drawn: (\w+(, \w+)? and \d+ more|\d+ metrics)$', o.note), o.note
@@ -443,7 +445,7 @@ def test_a_run_that_explodes_can_be_drawn(huge):
 
 def test_numbers_at_the_axes_differ_and_do_not_overlap():
     "In one notation, and right within rounding"
-    r, font = random.Random(0), ImageFont.truetype(_font(), SIZE)
+    r, font = random.Random(0), ImageFont.truetype(FONT, SIZE)
     for _ in range(400):
         low = r.choice([0., -1., 1.])*10**r.uniform(-7, 7)
         is_log, whole = r.random() < .3, r.random() < .3

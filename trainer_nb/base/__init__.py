@@ -9,8 +9,9 @@ from .text import (
     check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, listed, printable, unproven,
     with_comments
 )
-from .memory import TensorMeter, is_oom, memory_in_use
-from .errors import described, drop_locals, folded, library_versions, needed, note_place, show_error
+from .errors import (
+    described, drop_locals, folded, is_oom, library_versions, memory_in_use, needed, note_place, show_error
+)
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls, can_unshard,
     compile_options, each_, end_processes, forget_groups, forget_iterator,

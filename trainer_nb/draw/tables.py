@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'RAW', 'SIZE', 'DARK', 'text_table', 'Rich', 'html_table',
-           'html_img', 'themed', 'blank_figure', 'tint', 'new_figure']
+           'html_img', 'fewer_colors', 'themed', 'blank_figure', 'tint', 'new_figure']
 
 # %% ../../nbs/draw/01_tables.ipynb #14c29ffa
 import warnings
@@ -12,7 +12,7 @@ from base64 import b64encode
 from functools import cache
 from html import escape
 from io import BytesIO
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from ..base import printable
@@ -65,6 +65,16 @@ def html_img(data: bytes, alt: str, width: int, kind: str = 'png') -> str:
     return (f'<img alt="{escape(alt)}" style="width:{width}px;max-width:100%;height:auto;display:block;margin:0" '
             f'src="data:image/{kind};base64,{b64encode(data).decode()}">')
 
+def fewer_colors(png: bytes, n: int) -> bytes:
+    "Write a PNG in its `n` most frequent colours that differ, at most 256: a third of the bytes"
+    from PIL import Image
+    file, image, few = BytesIO(), Image.open(BytesIO(png)).convert('RGB'), Image.new('P', (1, 1))
+    colors: dict[tuple, tuple] = {}
+    for _, rgb in sorted(image.getcolors(2**24), reverse=True): colors.setdefault(tuple(v >> 3 for v in rgb), rgb)
+    few.putpalette([*chain.from_iterable([*colors.values()][:n])])
+    image.quantize(palette=few, dither=Image.Dither.NONE).save(file, 'png', optimize=True)
+    return file.getvalue()
+
 # %% ../../nbs/draw/01_tables.ipynb #0645e50f
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#8E2C6B', '#3B93CF', '#7A5A00', '#6A5ACD', '#C08400')
 DASHES = {'': '━', '7 4': '╸╸', '2 3': '••', '9 3 2 3': '━•'}   # pixels → sign in a legend
@@ -95,7 +105,7 @@ def _picture():
             file, (width, height) = BytesIO(), self.get_size_inches()
             with warnings.catch_warnings():
                 warnings.filterwarnings('ignore', 'Glyph .* missing')
-                self.savefig(file, format='png', dpi=200)
+                self.savefig(file, format='png', dpi=min(200, 1840/width))     # viewers show no more pixels
             return file.getvalue(), {'width': round(100*width), 'height': round(100*height)}
     return Picture
 

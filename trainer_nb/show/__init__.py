@@ -1,6 +1,5 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .budget import Budget
-from .output import STATES, Area, Drawn, front_end, html_stale, progress
+from .output import STATES, Area, Budget, Drawn, front_end, html_stale, progress
 from .status import outcome, planned
 from .display import Display, Log
 from .controls import ButtonRow, Controls, pause, scale_lr, unpause

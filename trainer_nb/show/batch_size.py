@@ -8,53 +8,32 @@ __all__ = ['BatchSizes', 'find_batch_size']
 # %% ../../nbs/show/06_batch_size.ipynb #60ce6a66
 import math
 from bisect import bisect_left
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from statistics import median
 from time import perf_counter
 
 import torch
 
 from trainer_nb.base import (
-    BATCH_NORMS, TensorMeter, batch_size, divide_batch, folded, format_bytes, is_oom, map_tensors,
-    memory_in_use, merge_batches
+    BATCH_NORMS, batch_size, divide_batch, folded, format_bytes, is_oom, memory_in_use, merge_batches
 )
 from ..data import Pass, first_batch, sets_of
-from ..draw import COLORS, GREY, LEADING, Chart, Line, Panel, legend_rows
-from ..loop import Learner, as_count, parameters, trained
+from ..loop import Learner, as_count
 from .output import Drawn
 
 # %% ../../nbs/show/06_batch_size.ipynb #be18c9ab
-def _held(learn):
-    "Bytes that training holds between two steps: of the learner, and of its hooks"
-    owned = []
-    for o in trained(learn): owned += [*o.parameters(), *o.buffers()]
-    for opt in learn.opts.values():
-        for p in parameters(opt): owned += opt.state.get(p, {}).values()
-    for hook in learn.hooks:
-        for o in vars(hook).values():
-            owned += [*o.parameters(), *o.buffers()] if isinstance(o, torch.nn.Module) else [o]
-    found = {}
-    map_tensors(lambda t: found.setdefault(id(t), t.nbytes), owned)
-    return sum(found.values())
-
 class _Gauge:
-    "Measures the peak of a step"
+    "Measures the peak and the time of a step"
     def __init__(self, learn, extra):
         self.learn, self.extra = learn, extra       # extra: bytes that only the sandbox needs
         self.is_cuda = learn.device.type == 'cuda'
 
-    def peak(self, f, batch):
-        "Call `f`, and return the most bytes that training took meanwhile"
-        if self.is_cuda:
-            torch.cuda.reset_peak_memory_stats(self.learn.device)
-            f()
-            return torch.cuda.max_memory_allocated(self.learn.device) - self.extra
-        held, sizes = _held(self.learn), []
-        with TensorMeter() as meter: f()
-        map_tensors(lambda t: sizes.append(t.nbytes), batch)
-        return held + meter.peak + sum(sizes)
+    def peak(self, f):
+        "Call `f`, and return the most bytes that training took meanwhile; 0 if unknown, as on a CPU"
+        if self.is_cuda: torch.cuda.reset_peak_memory_stats(self.learn.device)
+        f()
+        return torch.cuda.max_memory_allocated(self.learn.device) - self.extra if self.is_cuda else 0
 
     def time(self, f):
         "Call `f` some times, and return the seconds of a step"
@@ -114,50 +93,28 @@ def _status(o) -> str:
 
 def _lines(o) -> list[list[str]]:
     "Return the header and the rows of the table"
-    rows = [[str(n), format_bytes(peak), f'{speed:,.0f}' if speed else 'too large']
+    rows = [[str(n), *([format_bytes(peak)] if peak else []), f'{speed:,.0f}' if speed else 'too large']
             for n, peak, speed in zip(o.sizes, o.peaks, o.speeds)]
-    return [['batch size', 'memory', 'samples/s'], *rows]
+    return [['batch size', *(['memory'] if any(o.peaks) else []), 'samples/s'], *rows]
 
 _ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
          'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped',
          '': 'running'}
 
-# %% ../../nbs/show/06_batch_size.ipynb #1b04ed6c
-def _with_dots(xs, ys, name):
-    return [Line(xs, ys, COLORS[0], name), Line(xs, ys, COLORS[0], points=True)]
-
-def _chart(o) -> Chart:
-    "Draw throughput and memory against size"
-    xlim = (min(o.sizes, default=1)/1.2, max(o.sizes, default=1)*1.2)
-    tried = [i for i, speed in enumerate(o.speeds) if speed]
-    lines = _with_dots([o.sizes[i] for i in tried], [o.speeds[i] for i in tried], 'samples/s')
-    for (name, n), color in zip((('fastest', o.fastest), ('largest', o.largest)), COLORS[1:]):
-        if n: lines.append(Line([n], [_speed_at(o, n)], color, f'{name} {n}', points=True))
-    memory = _with_dots(o.sizes, [peak/2**20 for peak in o.peaks], 'memory, MiB')
-    if o.limit:
-        memory.append(Line([*xlim], [o.share*o.limit/2**20]*2, GREY, f'{o.share:.0%} of the limit'))
-    panels, top = [], 9 + LEADING*max(len(legend_rows(o, 230)) for o in (lines, memory))
-    for left, part in (54, lines), (354, memory):
-        high = max(chain.from_iterable(line.ys for line in part), default=1.)
-        ylim = 0., 1.05*high or 1.
-        panels.append(Panel(left, top, 234, 216 - top, part, xlim, ylim, 'batch size', is_log=True))
-    return Chart(604, 260, panels)
-
-# %% ../../nbs/show/06_batch_size.ipynb #3d37dde7
+# %% ../../nbs/show/06_batch_size.ipynb #c3eaf215
 @dataclass(repr=False)
 class BatchSizes(Drawn):
-    "Memory and throughput by batch size; a picture in a notebook, a table as text"
+    "Throughput by batch size, and on a GPU the memory; a table"
     current: int                # samples in a batch of `train_dl`
     limit: int|None = None      # bytes that training may take; None: unknown
     share: float = .9           # of the limit that the largest batch may take
     n_accum: int = 1            # batches in a step, by `GradAccum`
     sizes: list = field(default_factory=list)       # batch sizes that found memory, ascending
-    peaks: list = field(default_factory=list)       # peak bytes of a step, by size
+    peaks: list = field(default_factory=list)       # peak bytes of a step, by size; 0: unknown
     speeds: list = field(default_factory=list)      # samples per second, by size
     failed: int|None = None     # the smallest size that found no memory
     outcome: str = ''           # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
-    advice, label = property(_advice), property(lambda o: f'plot of {len(o.sizes)} batch sizes')
-    status, lines, chart = _status, _lines, _chart
+    advice, status, lines = property(_advice), _status, _lines
 
     def add(self, size: int, peak: int, speed: float) -> None:
         "Add a measurement"
@@ -219,26 +176,6 @@ def _search(found, measure, most, smallest=1):
         else: size = _next_size(found, good, bad)
 
 # %% ../../nbs/show/06_batch_size.ipynb #492d3f55
-def _as_bytes(limit):
-    "Bytes of the argument `limit`"
-    if limit is None: return None
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
-        raise ValueError(f'limit is {limit!r}: expected GiB as a float, or bytes as an int')
-    return int(limit*2**30) if isinstance(limit, float) else limit
-
-_WITH_MEMORY = {'average', 'guard', 'compilation'}     # what hooks provide
-
-@contextmanager
-def _with_memory(learn):
-    "Let hooks that hold tensors run; on the CPU not `Compile`: its code does not run under the meter"
-    hooks = [h for h in learn.hooks if _WITH_MEMORY.intersection(h.provides) and 'in_dry_run' not in vars(h)
-             and ('compilation' not in h.provides or learn.device.type == 'cuda')]
-    for h in hooks: h.in_dry_run = True
-    try: yield
-    finally:
-        for h in hooks: del h.in_dry_run
-
-# %% ../../nbs/show/06_batch_size.ipynb #40ed862a
 def _found(learn, r, gauge, limit, most):
     "Search within a dry run"
     samples, accum = _Samples(learn.train_dl), learn.provider('accumulation')
@@ -256,7 +193,7 @@ def _found(learn, r, gauge, limit, most):
         learn.train_dl, r.pass_, r.n_passes = [batch]*1000, None, 0
         step()
         for _ in range(learn.state.grad_accum_steps - 1): step()    # it makes state
-        peak = max(gauge.peak(step, batch) for _ in range(learn.state.grad_accum_steps))
+        peak = max(gauge.peak(step) for _ in range(learn.state.grad_accum_steps))
         if not found.fits(peak): return peak, 0.
         return peak, size/gauge.time(step)
 
@@ -276,21 +213,18 @@ def _allocated(device): return torch.cuda.memory_allocated(device) if device.typ
 
 def find_batch_size(learn: Learner,
     *,
-    limit: float|None = None,  # memory that training may take: GiB as a float, bytes as an int;
-                               # None: all of the device, and no limit on the CPU
-    most: int|None = None,     # the largest batch to try, ≥ 1; None: all samples of `train_dl`
+    most: int|None = None,  # the largest batch to try, ≥ 1; None: all samples of `train_dl`
 ) -> BatchSizes:
-    """Find the largest batch that fits into 90 % of the memory, and the fastest one
+    """Find the largest batch that fits into 90 % of a GPU's memory, and the fastest one
 
-    The learner does not change. The memory is that of weights, gradients, optimizer, hooks and a batch's
-    activations. The time is that of a step, without loading its batch; on the CPU, `Compile` takes no part.
-    An interrupt ends the search, which returns what it has found. Raises ValueError if samples cannot be
-    joined to batches; errors in a step propagate.
+    The learner does not change. Hooks that stay out of dry runs, such as `Compile` and `EMA`, take no part. The
+    time is that of a step, without loading its batch. An interrupt ends the search, which returns what it has
+    found. Raises ValueError if samples cannot be joined to batches; errors in a step propagate.
     """
     with folded():
-        limit, most = _as_bytes(limit), None if most is None else as_count('most', most)
+        if most is not None: most = as_count('most', most)
         before = _allocated(learn.device)
-        with _with_memory(learn), learn.dry_run() as r:
+        with learn.dry_run() as r:
             extra = _allocated(learn.device) - before
-            if limit is None: limit = memory_in_use(learn.device)[1]
+            limit = memory_in_use(learn.device)[1] if learn.device.type == 'cuda' else None
             return _found(r.learn, r, _Gauge(r.learn, extra), limit, most)

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from ..draw import current_cell, marimo_outputs, running_shell
 from ..loop import Learner, MainProcessHook
-from .budget import Budget
-from .output import front_end
+from .output import Budget, front_end
 from .screens import Lines, LogLines, Region, Screen, Terminal
 from .status import ENDS, StatusLine, end_state, outcome
 
@@ -68,7 +67,6 @@ class _Paced(MainProcessHook):
         self.line = StatusLine(learn, self.budget.opened)
         self.screen = self._make_screen(learn)
         self.draw(learn)
-        if self.screen is not None: self.screen.follow(self.line)
 
     @_harmless
     def draw(self, learn: Learner) -> None:
@@ -134,7 +132,7 @@ class _Watch(_Paced):
         self.line.waiting = None            # holds the pass
         status = outcome(learn, first := learn.bounds['row'])
         self._keep(learn.history, first, status)
-        screen.close(learn, status, end_state(learn, first))
+        screen.close(learn, status, end_state(learn))
 
     def _keep(self, history, first, status): pass
 

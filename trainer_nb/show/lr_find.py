@@ -8,8 +8,6 @@ __all__ = ['lr_find']
 # %% ../../nbs/show/04_lr_find.ipynb #6c85d848
 import math
 from collections.abc import Sequence
-from functools import partial
-from weakref import ref
 
 import torch
 
@@ -17,8 +15,7 @@ from ..base import did_you_mean, folded
 from ..draw import current_cell
 from ..loop import CancelFit, Learner, as_count, set_lr
 from .lr_curve import RULES, LRCurve
-from .budget import Budget
-from .output import Loop, Pace, front_end
+from .output import Budget, Loop, Pace, front_end
 
 # %% ../../nbs/show/04_lr_find.ipynb #ba673420
 class _LRScreen:
@@ -40,7 +37,7 @@ class _LRScreen:
         "Show the result"
         if self.where in ('tty', 'text'): self.loop.close(self.curve.status())
         is_empty = self.budget.first_s is None and not self.curve.lrs       # an error came first
-        if self.where == 'html' and not is_empty: self.curve.offer(self.loop.area)
+        if self.where == 'html' and not is_empty: self.curve.show_in(self.loop.area)
 
 # %% ../../nbs/show/04_lr_find.ipynb #a371642f
 _AT_ONCE = 5    # losses that are fetched from the device together
@@ -71,16 +68,6 @@ def _diverged(curve):
         best = min(best, v)
 
 # %% ../../nbs/show/04_lr_find.ipynb #bc5560e2
-def _use(find, name, lr):
-    "Give the learner a learning rate, if no fit is running; return what to say"
-    learn = find()
-    if learn is None or name not in learn.opts:
-        return 'nothing is set: the learner has another optimizer, or is gone'
-    if learn.is_fitting: return 'nothing is set: a fit is running; when it is over, click again'
-    old = max(float(g['lr']) for g in learn.opts[name].param_groups)
-    set_lr(learn.opts[name], lr)
-    return f'learning rate{" of " if name else ""}{name}: {old:.2g} → {lr:.2g}'
-
 def _opt_name(learn, opt):
     "Return the name of the optimizer whose rate moves"
     if opt is None and len(learn.opts) == 1: return next(iter(learn.opts))
@@ -119,8 +106,7 @@ def lr_find(learn: Learner,
         screen = _LRScreen(curve, front_end() if where is True else where)
         try: _search(learn, curve, screen, opt, stop_div)
         finally:
-            curve.picked, curve.shown_in = curve.suggestion, current_cell()
-            curve.use = partial(_use, ref(learn), opt)
+            curve.shown_in = current_cell()
             screen.close()
     return curve
 

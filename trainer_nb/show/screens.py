@@ -7,16 +7,12 @@ __all__ = ['Screen', 'Lines', 'Terminal', 'Region', 'LogLines']
 
 # %% ../../nbs/show/08_screens.ipynb #scre0003
 import math, re
-from contextlib import suppress
 from html import escape
 from textwrap import fill
-from threading import Event, Lock, Thread
 from time import perf_counter
 from typing import Any
-from weakref import ref
 
 from ..base import printable
-from ..draw import marimo_outputs
 from ..data import length
 from ..loop import Learner, Plot, rank
 from .output import Area, Pace, front_end, html_news, put_line, terminal_width, text_bar
@@ -29,7 +25,6 @@ class Screen:
     def draw(self, learn: Learner, status: str, progress: Any) -> None: pass
     def valid(self, learn: Learner, line: Any) -> None: pass
     def row(self, learn: Learner) -> None: pass
-    def follow(self, line: Any) -> None: pass
     def close(self, learn: Learner, status: str, state: str) -> None: pass
 
 # %% ../../nbs/show/08_screens.ipynb #line0003
@@ -136,32 +131,6 @@ class Terminal(Lines):
         put_line()
         super().close(learn, status, state)
 
-# %% ../../nbs/show/08_screens.ipynb #tick0001
-def _tick(region, line, over, tick_s):
-    "In a thread: tick until the fit is over, or its region is gone"
-    while not over.wait(tick_s) and (screen := region()) is not None:
-        with suppress(Exception): screen.tick(line)
-        del screen
-
-class _Ticking(Screen):
-    "Draws a line again in a thread: its time left moves while a batch lasts"
-    tick_s = 1.
-    def __init__(self, learn: Learner):
-        self.drawn_at = -math.inf       # clock of the latest drawing
-        self.lock, self.over, self.thread = Lock(), Event(), None
-
-    def follow(self, line: Any) -> None:
-        "Start the thread"
-        if marimo_outputs() is not None: return     # which would show it with the next batch
-        self.thread = Thread(target=_tick, args=(ref(self), line, self.over, self.tick_s), daemon=True)
-        self.thread.start()
-
-    def tick(self, line: Any) -> None:
-        "Show the time left now, unless the loop has just drawn"
-        with self.lock:
-            is_still = line.progress.is_paused or perf_counter() < self.drawn_at + self.tick_s
-            if not is_still and not self.over.is_set(): self._draw(line.again(), line.progress)
-
 # %% ../../nbs/show/08_screens.ipynb #regi0002
 def _news(learn, is_paused):
     "What a screen reader announces"
@@ -174,11 +143,10 @@ def _body(learn, first):
     return ''.join(h.html_below_plot() for h in learn.hooks) + table
 
 # %% ../../nbs/show/08_screens.ipynb #fe94fc80
-class Region(_Ticking):
+class Region(Screen):
     "Status line, live plot and table of epochs in a cell's output; the line changes most often"
     every, plot_s, plotted_at = None, 1., -math.inf     # `plotted_at`: clock of the latest plot
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
-        super().__init__(learn)
         h, self.first, self.end = learn.history, learn.bounds['row'], end
         self.area, self.progress = Area(), Pace()
         self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
@@ -188,17 +156,12 @@ class Region(_Ticking):
         if self.plot and (is_paused or now >= self.plotted_at + self.plot_s):
             self.plotted_at, chart = now, self.plot.chart(self.end)
         body = _news(learn, is_paused) + _body(learn, self.first)
-        with self.lock: self._draw(status, progress, body, chart)
-        self.drawn_at = perf_counter()
-
-    def _draw(self, status, progress, body=None, chart=None):
         reason, state, self.progress = 'the kernel is busy, or gone', 'running', progress
-        if progress.is_paused: reason, state = 'it is paused, or the kernel is gone', 'paused'
+        if is_paused: reason, state = 'it is paused, or the kernel is gone', 'paused'
         self.area.draw(status, progress.share, body, chart, f'{reason}; learn.show() shows the fit again', state)
 
     def close(self, learn: Learner, status: str, state: str) -> None:
         "Leave output that needs no kernel: a picture and a table"
-        self.over.set()
         h, chart, rows = learn.history, None, len(learn.history) - self.first
         if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else it is empty
         text, body = h.text(self.first) if rows > 0 else '', _body(learn, self.first)
@@ -207,7 +170,7 @@ class Region(_Ticking):
             body += f'<details><summary>all {rows} epochs</summary>{every}</details>'
         share = self.progress.share
         if state == 'done' and share is not None: share = 1.
-        with self.lock: self.area.close(status, body, chart, text, state=state, share=share)
+        self.area.close(status, body, chart, text, state=state, share=share)
 
 # %% ../../nbs/show/08_screens.ipynb #scre0008
 class LogLines(Lines):

@@ -119,7 +119,6 @@ class StatusLine:
         self.before, total = _done(learn), None
         if None not in (batches, n_valid): total = batches + passes*n_valid - learn.valid_idx
         self.progress, self.waiting = Pace(total), _Waiting(opened)
-        self.said = self.rate = ''
         self.end = 0 if batches is None else learn.history.n_steps + batches    # last training batch
 
     def text(self, learn: Learner, note: str, remark: str) -> str:
@@ -131,15 +130,9 @@ class StatusLine:
         valid = [o['valid_loss'] for o in rows if 'valid_loss' in o]
         if valid: remarks.append(f'valid {format_value(valid[-1])}{_best(h, bounds["row"])}')
         if remark: remarks.append(remark)
-        self.rate = '' if is_paused else self.count(learn)
-        if self.rate: remarks.append(self.rate)
+        if not is_paused: remarks.append(self.count(learn))
         line = _line(learn, note or _where(learn, self.end), values, remarks)
-        self.said = ('paused · ' if is_paused else '') + line + self.waiting.words(learn.fitting)
-        return self.said
-
-    def again(self) -> str:
-        "Write the line while a batch lasts: only the time left has changed"
-        return self.said.replace(self.rate, self.progress.words()) if self.progress.n else self.said
+        return ('paused · ' if is_paused else '') + line + self.waiting.words(learn.fitting)
 
     def of_valid(self, learn: Learner) -> str:
         "Describe the newest validation pass"
@@ -152,30 +145,6 @@ class StatusLine:
         return self.progress.at(_done(learn) - self.before)
 
 # %% ../../nbs/show/07_status.ipynb #trou0001
-def _trouble(h, first):
-    "Say why losses are no good at the end, and what to do"
-    if h.bad_from:
-        return (f'train_loss is nan since batch {h.bad_from}: '
-                'lower the learning rate, or add GradClip(1.) or NaNGuard()')
-    if worse := _worse(h, first):
-        begin, end = worse
-        return (f'train_loss ended at {format_value(end)} and began with {format_value(begin)}: '
-                'lower the learning rate')
-
-def _worse(h, first):
-    "Return (loss of the first batch, mean of the last epoch) if the fit made it worse; else None"
-    if len(h) <= first or h.kept is not None: return None
-    begin, end = ([0, *h.ends][i] for i in (first, len(h) - 1))
-    values = h.fetch(start=lambda name: begin).get('train_loss', [])
-    if not len(values): return None
-    before, last = values[0], h.epoch_rows[-1].get('train_loss', math.nan)
-    batches = values[end - begin:h.ends[-1] - begin]
-    factor = .1 if len(batches) >= 20 else 1.       # of few batches, all may be worse by chance
-    n_worse = sum(v > before for v in batches)
-    is_worse = last > before + factor*abs(before) and n_worse >= .95*len(batches)
-    return (before, last) if is_worse else None
-
-# %% ../../nbs/show/07_status.ipynb #86ad5551
 ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed'}
 
 def outcome(learn: Learner, first: int = 0) -> str:
@@ -185,15 +154,17 @@ def outcome(learn: Learner, first: int = 0) -> str:
     if not h.n_steps: return 'nothing is trained yet'
     n = len(h) - first
     res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{h.n_steps} batches'
-    if trouble := _trouble(h, first): return f'{res}, but {trouble}'
+    if h.bad_from:
+        return (f'{res}, but train_loss is nan since batch {h.bad_from}: '
+                'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     if best is None: return f'done: {res}'
     row, column, last = h.epoch_rows[best], h.monitor[0], len(h) - 1
     whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
     if best == (last if h.kept is None else h.kept): whose = ', whose weights learn has'
     return f'done: {res}, best {column} {format_value(row[column])} in epoch {row["epoch"]}{whose}'
 
-def end_state(learn: Learner, first: int = 0) -> str:
+def end_state(learn: Learner) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
     if learn.cancelled == 'error': return 'failed'
     if learn.cancelled in ENDS: return 'stopped'
-    return 'doubtful' if _trouble(learn.history, first) else 'done'
+    return 'doubtful' if learn.history.bad_from else 'done'

@@ -6,9 +6,9 @@
 __all__ = ['flatten', 'TensorBoardLogger', 'Tracker', 'MLflowLogger', 'WandbLogger', 'TrackioLogger']
 
 # %% ../../nbs/show/10_trackers.ipynb #a4223658
-import re, shutil, warnings
+import re, warnings
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
@@ -86,23 +86,6 @@ def _add_config(writer, config, learn):
     names = [f'{kind}{o}' for o in ('loss', *(m.name for m in learn.metrics))]
     for summary in hparams(config, dict.fromkeys(names, 0.)): writer.file_writer.add_summary(summary)
 
-def _add_image(writer, name, f, learn):
-    image, step = f(learn), learn.history.n_steps
-    if hasattr(image, 'plot'): image = image.plot()
-    if hasattr(image, 'savefig'): return writer.add_figure(name, image, step)
-    add = writer.add_images if image.ndim == 4 else writer.add_image
-    add(name, image, step, dataformats={2: 'HW', 3: 'CHW', 4: 'NCHW'}[image.ndim])
-
-def _add_end(log, learn):
-    "Write the tables of hooks and of `Profile`, whose trace is copied to where the plugin looks for it"
-    log.writer.add_text('hooks', str(learn.describe_hooks()), log.n)
-    if learn.history.n_steps: log.writer.add_figure('history', learn.history.plot(), log.n)
-    if (profile := learn.provider('profile')) is None: return
-    log.writer.add_text('profile', str(profile.table), log.n)
-    if profile.trace is None or not Path(profile.trace).exists(): return
-    suffix = '.gz' if str(profile.trace).endswith('.gz') else ''
-    shutil.copy(profile.trace, log.folder/f'profile.pt.trace.json{suffix}')
-
 def _step_back(log, learn):
     "Go back a step; return the first step whose older values are hidden, or None in a new run"
     h, is_resumed = learn.history, log.n or learn.bounds['epoch'] or learn.bounds['step']
@@ -113,17 +96,12 @@ def _step_back(log, learn):
 
 # %% ../../nbs/show/10_trackers.ipynb #d71c101d
 class TensorBoardLogger(Logger):
-    """Write scalars, `learn.config`, the table of hooks and a plot of the losses for TensorBoard
-
-    With the hook `Profile`, its table; with `Profile(trace=...)`, also the trace, for the plugin torch-tb-profiler."""
+    "Write scalars, `learn.config` and the graph of the model for TensorBoard"
     def __init__(self,
         folder: str|Path,       # for the event files
         graph: bool = False,    # whether to draw the model, as the first batch runs through it in evaluation mode
-        images: Mapping[str, Callable]|None = None,  # name → `f(learn)`, called after each epoch: a figure, what
-                                                     # has a `plot`, or an image (H, W), (C, H, W), (n, C, H, W)
     ):
-        self.folder, self.writer = Path(folder), None
-        self.graph, self.images = graph, dict(images or {})
+        self.folder, self.writer, self.graph = Path(folder), None, graph
         self.call, self.waiting = [], None      # what `_next_call` returned, in a fit that draws the graph
 
     def open(self, learn: Learner) -> None:
@@ -136,10 +114,6 @@ class TensorBoardLogger(Logger):
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         for name, v in _wanted(kind, values, '/').items(): self.writer.add_scalar(name, v, step)
 
-    def after_epoch(self, learn: Learner) -> None:
-        super().after_epoch(learn)
-        for name, f in self.images.items(): self._careful(_add_image, self.writer, name, f, learn)
-
     def sync(self, learn: Learner) -> None:
         if self.call: _add_graph(self.writer, learn.model, *self.call.pop())
         self.writer.flush()
@@ -147,38 +121,31 @@ class TensorBoardLogger(Logger):
     def close(self, learn: Learner) -> None:
         if self.writer is None: return
         if self.waiting is not None: self.waiting.remove()
-        _add_end(self, learn)
         self.writer.close()
         self.writer = None
 
 # %% ../../nbs/show/10_trackers.ipynb #e3394c26
 class Tracker(Logger):
-    "Base class of loggers for services that identify runs by an id, so that a run can continue"
+    "Base class of loggers for services: each fit starts a run"
     package = ''        # name of the package to install
-    state_kinds = {**Logger.state_kinds, 'id': (None, str)}
 
     def __init__(self,
         project: str|None = None,  # name of a project or an experiment
         **kwargs: Any,             # further arguments of the call that starts the service
     ):
-        self.project, self.kwargs = project, kwargs
-        self.id = self.service = None
-        self.seen: dict[str, int] = {}      # name → last step that the service has
+        self.project, self.kwargs, self.service = project, kwargs, None
 
     def load(self) -> Any: return needed(self.package, self.name)     # the package
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        values = {k: v for k, v in _wanted(kind, values, '_').items() if step > self.seen.get(k, -1)}
-        if values: self.send(values, step)
+        if values := _wanted(kind, values, '_'): self.send(values, step)
 
     def send(self, values: dict, step: int) -> None: self.service.log(values, step=step)
 
     def close(self, learn: Learner) -> None:
         if self.service is not None: self.service.finish()
 
-# %% ../../nbs/show/10_trackers.ipynb #34522428
-def _is_failed(learn): return learn.cancelled == 'error'
-
+# %% ../../nbs/show/10_trackers.ipynb #1f6a38cf
 class MLflowLogger(Tracker):
     "Log to an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
     package = 'mlflow'
@@ -187,33 +154,22 @@ class MLflowLogger(Tracker):
         kwargs, self.service = {**self.kwargs}, self.load()
         if uri := kwargs.pop('tracking_uri', None): self.service.set_tracking_uri(uri)
         if self.project: self.service.set_experiment(self.project)
-        self.id = self.service.start_run(run_id=self.id, **kwargs).info.run_id
-        client = self.service.MlflowClient()
-        run = client.get_run(self.id).data
-        self.seen = {k: max(o.step for o in client.get_metric_history(self.id, k)) for k in run.metrics}
-        config = {re.sub(r'[^\w\-. :/]', '_', k): v for k, v in flatten(learn.config).items()}
-        new = [(k, str(v)[:6000]) for k, v in config.items() if k not in run.params]    # written once
-        for i in range(0, len(new), 100): self.service.log_params(dict(new[i:i + 100]))
+        self.service.start_run(**kwargs)
+        config = [(re.sub(r'[^\w\-. :/]', '_', k), str(v)[:6000]) for k, v in flatten(learn.config).items()]
+        for i in range(0, len(config), 100): self.service.log_params(dict(config[i:i + 100]))
 
     def send(self, values: dict[str, Any], step: int) -> None: self.service.log_metrics(values, step=step)
 
-    def close(self, learn: Learner) -> None:
-        self.service.end_run('FAILED' if _is_failed(learn) else 'FINISHED')
+    def close(self, learn: Learner) -> None: self.service.end_run()
 
-# %% ../../nbs/show/10_trackers.ipynb #db5b8d70
+# %% ../../nbs/show/10_trackers.ipynb #ce4d3802
 class WandbLogger(Tracker):
     "Log to a Weights & Biases run; `mode='offline'` needs no account"
     package = 'wandb'
 
     def open(self, learn: Learner) -> None:
         kwargs = {'config': flatten(learn.config), **self.kwargs}
-        self.service = self.load().init(project=self.project, id=self.id, resume='allow', **kwargs)
-        self.id, self.last = self.service.id, self.service.step
-
-    def send(self, values: dict[str, Any], step: int) -> None:
-        if step >= self.last: super().send(values, step)       # it has earlier steps already
-
-    def close(self, learn: Learner) -> None: self.service.finish(exit_code=int(_is_failed(learn)))
+        self.service = self.load().init(project=self.project, **kwargs)
 
 class TrackioLogger(Tracker):
     "Log to a trackio run, on this machine or in a Space"
@@ -221,5 +177,4 @@ class TrackioLogger(Tracker):
 
     def open(self, learn: Learner) -> None:
         self.service, kwargs = self.load(), {'config': flatten(learn.config), **self.kwargs}
-        project = self.project or 'trainer_nb'
-        self.id = self.service.init(project=project, name=self.id, resume='allow', **kwargs).name
+        self.service.init(project=self.project or 'trainer_nb', **kwargs)
