@@ -114,7 +114,6 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/13_ray': 'ray, ray train, cluster',
     'runs/09_table': 'experiments, list runs',
     'runs/14_comparison': 'compare runs, compare experiments, experiment tracking, TensorBoard in a notebook',
-    'runs/18_card': 'model card, reproducibility, report of a run',
     'runs/19_fork': 'fork, branch, what if',
     'runs/16_sweep': 'hyperparameter search, hyperparameter tuning, optuna, grid search, pruning',
 })

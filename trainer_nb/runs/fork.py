@@ -17,10 +17,9 @@ from ..base import printable
 from ..draw import GREY, Line, beside, limits
 from ..loop import History, Hook, Learner, Plot, as_count, fit_rates, set_lr, with_flags
 from ..save import Folder, find_point
-from .card import settings
 from .engine import engine_of
 from .folder import RunFolder, count_of
-from .program import launch_run, unpack_program
+from .program import launch_run, settings, unpack_program
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..base import described, printable
 from ..save import Folder
-from .card import flat
 from .folder import RunFolder, count_of
+from .program import flat
 from .trace import digest
 
 # %% ../../nbs/runs/26_parting.ipynb #64c37663

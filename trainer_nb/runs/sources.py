@@ -16,13 +16,13 @@ from typing import Any
 
 from ..base import did_you_mean, format_value, needed, open_file
 from ..loop import History, Learner
-from .card import flat, settings
 from .curves import CurveFile, Curves, take
 from .folder import RunFolder, count_of, read_status
+from .program import flat, settings
 from .run import Run
 
 # %% ../../nbs/runs/13_sources.ipynb #b4bed0a8
-_COLUMNS = {'run', 'status', 'epochs', 'batches', 'loss', 'best valid_loss', 'time_s', 'tags', 'note', 'age', 'size'}
+_COLUMNS = {'run', 'status', 'epochs', 'batches', 'loss', 'best valid_loss', 'time_s', 'note', 'age', 'size'}
 
 def _as_settings(o):
     "Write settings as text; those with the name of another column are named 'config.…'"

@@ -16,10 +16,10 @@ from typing import Self
 from ..base import did_you_mean
 from ..draw import html_table, show_bundle, text_table
 from ..show import front_end
-from .card import notes_of
 from .folder import RunFolder, ago, read_status
 from .live import LiveView
 from .process import announce, fork_runs
+from .program import flat
 from .run import Run, confirmed
 from .sources import RunSource, differing_settings, short_setting
 from .worker import Worker
@@ -57,11 +57,12 @@ def _row(source, shown):
     source.update()
     folder, c = source.folder, source.curves
     total = folder.read('status.json').get('end_epoch')
+    note = flat(folder.read('run.json').get('settings'), most=200).get('config.note', '')
     done = c.scales.get('epoch', [(0, 0)])[-1][1]
     return {'run': folder.path.name, 'status': source.status,
             'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,
             'loss': sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
-            **{k: short_setting(source.settings.get(k, '')) for k in shown}, **notes_of(folder),
+            **{k: short_setting(source.settings.get(k, '')) for k in shown}, 'note': note,
             'age': time() - _created(folder), 'size': _size_on_disk(folder.path)}
 
 _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
@@ -92,11 +93,12 @@ class _Runs:
 
     @property
     def values(self) -> list[dict]:  # column → value
-        "A row for each run: progress, loss, the settings in which the runs differ, notes, age, bytes"
-        shown = differing_settings(self.items)
+        "A row for each run: progress, loss, the settings in which the runs differ, `config['note']`, age, bytes"
+        shown = [k for k in differing_settings(self.items) if k != 'config.note']
         rows = [_row(o, shown) for o in self.items]
-        empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
-        return [{k: v for k, v in row.items() if k not in empty} for row in rows]
+        if not any(row['note'] for row in rows):
+            for row in rows: del row['note']
+        return rows
 
     def sort(self,
         by: str,    # a column

@@ -24,8 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from ..loop import Hook, Learner, MainProcessHook, named_parameters, plain_config, points, trained
-from .card import data_checksum, environment, flat, versions
-from .program import used_by
+from .program import data_checksum, environment, flat, used_by, versions
 from .worker import torch_settings
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000005
