@@ -277,4 +277,3 @@ def test_the_config_reaches_exports_and_runs(tmp_path):
     text = json.dumps({k: info[k] for k in ('settings', 'data', 'versions', 'environment')})
     for word in 'width', 'name', 'float32', 'torch': assert word in text
     assert str(tmp_path) not in text and os.uname().nodename not in text
-    assert (tmp_path/'run'/'record'/'log.curves.json').exists()

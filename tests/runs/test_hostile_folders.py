@@ -4,7 +4,6 @@ import hashlib, io, json, os, random, resource, shutil, subprocess, sys, zipfile
 
 import pytest, torch
 
-from trainer_nb.runs.curves import CurveFile
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.save import Folder, Lock, host_copy, write_state
 from trainer_nb.save.shards import HOLE, write_parts
@@ -52,7 +51,7 @@ def swap(path, kind):
         with open(path, 'wb') as f: f.truncate(10**12)
     else: path.symlink_to({'device': '/dev/zero', 'loop': path.name, 'link': '/etc/passwd'}[kind])
 
-FILES = 'status.json', 'job.json', 'record/log.jsonl', 'record/log.curves.json', 'output.txt'
+FILES = 'status.json', 'job.json', 'record/log.jsonl', 'output.txt'
 
 LOOK = '''
 top = Path(sys.argv[1])
@@ -92,11 +91,6 @@ def test_nothing_is_written_through_a_link(tmp_path):
     folder = RunFolder(path)
     folder.write('status.json', {'state': 'done'})
     assert folder.read('status.json') == {'state': 'done'}
-    (path/f'record/.log.curves.json.{os.getpid()}.tmp').symlink_to(secret)
-    curves = CurveFile(path/'record/log.jsonl')
-    (path/'record/log.curves.json').symlink_to(secret)
-    curves.save(always=True)
-    assert not (path/'record/log.curves.json').is_symlink()
     (path/'status.json').unlink()
     (path/'status.json').symlink_to(secret)
     folder.write('status.json', {'state': 'stopped'})

@@ -8,6 +8,6 @@ from .cells import (
     show_bundle, widget_view
 )
 from .panels import LEADING, Line, Panel, labels, legend_rows, limits, needs_log, ticks
-from .smoothing import Envelope, bin_length, smooth
+from .smoothing import Envelope, smooth
 from .marks import HOVER_CSS, evenly, html_hover
 from .charts import Chart, beside

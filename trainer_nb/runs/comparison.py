@@ -91,8 +91,6 @@ class Comparison(_Colored):
             self.update()
             self.view = CompareView(self)
         self.view.show()
-        if not self.is_live:
-            for s in self.sources: s.close()
 
     def _ipython_display_(self): self.show()
 
@@ -254,7 +252,6 @@ class CompareView(LiveView):
 
     def leave(self) -> None:
         self.comparison.update()
-        for s in self.comparison.sources: s.close()
         self.cells.close()
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2

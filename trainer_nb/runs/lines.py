@@ -17,7 +17,7 @@ from zlib import crc32
 from ..base import cut_name
 from trainer_nb.draw import (
     COLORS, GREY, LEADING, RAW, SIZE, Chart, Line, Panel, Rich, evenly, html_img, html_table, legend_rows,
-    limits, needs_log, smooth, themed
+    limits, needs_log, themed
 )
 from .values import AXES, Values, base_of, notes_on, table_of, written
 
@@ -25,9 +25,7 @@ from .values import AXES, Values, base_of, notes_on, table_of, written
 def _train_curve(curves, name, most, is_log):
     "(batches, smoothed values) of training, in about `most` bins"
     if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
-    xs, ys = map(list, zip(*curves.marks[name]))
-    is_mean = 'epoch' in curves.scales      # of an epoch; another tool may have recorded batches
-    return xs, ys if is_mean or len(ys) <= 60 else smooth(ys, is_log=is_log)
+    return [*zip(*curves.marks[name])]
 
 def curves_of(c: Values, source: Any, is_log: bool = False) -> list:
     "Return what is drawn of a run, in training and in validation: (xs, ys) or None"
