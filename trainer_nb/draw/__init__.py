@@ -1,7 +1,7 @@
 """Charts, tables and pictures of values, and the cells that show them. These names are for other wings"""
 from .tables import (
     ALARM, COLORS, GREY, INK, RAW, SIZE, STYLES, Rich, blank_figure, fewer_colors, html_img, html_table, new_figure,
-    text_table, themed
+    text_table
 )
 from .cells import (
     attended_kernel, cell_thread, close_widgets, current_cell, marimo_outputs, marimo_view, reaches, running_shell,
