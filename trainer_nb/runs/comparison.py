@@ -15,10 +15,10 @@ from trainer_nb.draw import (
     COLORS, Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
 from ..show import Budget, front_end
-from .live import LiveView, Stored
 from .lines import chart_of, page
 from .sources import sources_of, unique
 from .values import AXES, Values, notes_on, table_of
+from .view import LiveView, Stored
 
 # %% ../../nbs/runs/14_comparison.ipynb #aff575bd
 class _Colored(Values):

@@ -7,15 +7,13 @@ __all__ = ['first_other', 'Branch', 'branch_of', 'RateFrom', 'Change', 'fork_run
 
 # %% ../../nbs/runs/19_fork.ipynb #723a26c2
 import math, os, shutil
-from bisect import bisect_right
-from dataclasses import dataclass, replace
-from itertools import chain, count
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ..base import printable
-from ..draw import GREY, Line, beside, limits
-from ..loop import History, Hook, Learner, Plot, as_count, fit_rates, set_lr, with_flags
+from ..loop import History, Hook, Learner, as_count, fit_rates, set_lr
 from ..save import Folder, find_point
 from .engine import engine_of
 from .folder import RunFolder, count_of
@@ -56,52 +54,11 @@ class Branch:
         if other: found = f'parts from it in batch {other}'
         return '; '.join(filter(None, [f'fork of {self.name} {self.where}', *self.differs, found]))
 
-    def drawn(self, chart: Any) -> Any:
-        "Fade what is the parent's in the `Chart` of the fork, and add the parent's curve since"
-        def faded(o): return replace(o, panels=[_faded(p, self.batch) for p in o.panels])
-        parts = [*map(faded, chart.parts or (chart,))]
-        self.tail.update()
-        losses = _with_parent(parts[0].panels[0], self.tail.history, self.batch, self.name)
-        losses = with_flags(losses, {self.batch: f'fork of {self.name} {self.where}'})
-        parts[0].panels[0] = losses.below_legend()
-        return beside(*parts)
-
 # %% ../../nbs/runs/19_fork.ipynb #09161bc9
 def branch_of(folder: RunFolder) -> Branch|None:  # None for a run that is no fork
     "Return what a run says of its parent"
     info = folder.read('run.json').get('parent')
     return Branch(folder, info) if isinstance(info, dict) else None
-
-# %% ../../nbs/runs/19_fork.ipynb #39ffe1a7
-def _faded(panel, batch):
-    "Draw the lines of a panel thin and pale up to a batch: the trunk of a fork"
-    lines = []
-    for o in panel.lines:
-        n = bisect_right(o.xs, batch) if o.group != 'flag' else 0
-        thin = {'name': '', 'width': min(o.width, 1.2), 'alpha': .45*o.alpha}
-        trunk = replace(o, xs=o.xs[:n], ys=o.ys[:n], **thin)
-        lines += [trunk]*bool(n) + [replace(o, xs=o.xs[max(n - 1, 0):], ys=o.ys[max(n - 1, 0):])]
-    return replace(panel, lines=lines)
-
-def _with_parent(losses, there, batch, name):
-    "Add the losses of a parent's history after a batch to the panel of losses"
-    lines, end, label = [], losses.xlim[1], f'train_loss of {name}'
-    plot = Plot(there, batch)
-    for k in plot.update() if there.n_steps > batch else ():
-        if not k.startswith('train_loss'): continue
-        xs, ys, _ = plot.smooth(k, losses.ylog)
-        pairs = [(x, y) for x, y in zip(xs, ys) if x <= end]
-        if pairs: lines.append(Line(*map(list, zip(*pairs)), GREY, label, width=1.5))
-        label = ''
-    marks = [(row['batch'], row['valid_loss']) for row in there.valid_rows
-             if batch <= row['batch'] <= end and 'valid_loss' in row]
-    if marks:
-        lines.append(Line(*map(list, zip(*marks)), GREY, '', width=1, points=len(marks) <= 60))
-    ylim = low, high = losses.ylim
-    drawn = chain.from_iterable(o.ys for o in lines)
-    seen = [y for y in drawn if math.isfinite(y) and (y > 0 or not losses.ylog)]
-    if any(not low <= y <= high for y in seen): ylim = limits([low, high, *seen], (), losses.ylog)
-    return replace(losses, lines=[*lines, *losses.lines], ylim=ylim)
 
 # %% ../../nbs/runs/19_fork.ipynb #2ebd8a7f
 def _words(ends): return ', '.join(f'{k} {v}' for k, v in ends.items())

@@ -17,11 +17,11 @@ from ..base import did_you_mean
 from ..draw import html_table, show_bundle, text_table
 from ..show import front_end
 from .folder import RunFolder, ago, read_status
-from .live import LiveView
 from .process import announce, fork_runs
 from .program import flat
 from .run import Run, confirmed
 from .sources import RunSource, differing_settings, short_setting
+from .view import LiveView
 from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6

@@ -148,13 +148,13 @@ class Area:
         self.has_picture, self.body = has_picture, ''
 
     def draw(self, status: str, share: float|None = None, body: str|None = None, chart: Any = None,
-             advice: str = 'the kernel is busy, or gone', state: str = 'running', above: str = '') -> None:
+             advice: str = 'the kernel is busy, or gone', state: str = 'running') -> None:
         "Show bar, status and time, and below what is new; `advice` if no update follows"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
         parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
-        head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
+        head = _head(' · '.join(parts), share, state) + (stale if advice else '')
         if body is not None: self.body = body
         self.has_picture |= chart is not None and not self.outputs
         if not self.has_picture: return self.put(_bundle(head + self.body, status))
