@@ -48,13 +48,11 @@ class Point:
     "One batch in a record, while it is computed"
     key: tuple          # epoch, phase, step of the optimizer, number of the batch
     facts: dict[str, str]
-    keep: Any = None    # the part whose tensor is kept
-    kept: Tensor | None = None
     parts: dict = field(default_factory=dict)       # (stage, name) → what it is
     hashes: list = field(default_factory=list)
     stacks: list = field(default_factory=list)      # (places in `hashes`, hashes on a device)
 
-    def note(self, stage: str, name: str, what: str = '', found: bytes = b'') -> tuple:     # in `parts`
+    def note(self, stage: str, name: str, what: str = '', found: bytes = b'') -> None:
         "Add a part, with its hash if that was computed on the host"
         n, first = 1, name
         while (stage, name) in self.parts:      # called again, or an optimizer's next step
@@ -62,7 +60,6 @@ class Point:
             name = f'{first} (call {n})'
         self.parts[stage, name] = what
         self.hashes.append(found)
-        return stage, name
 
     def add(self, stage: str, named: Iterable[tuple[str, Any]]) -> None:
         "Hash tensors on their devices, and other values here"
@@ -72,7 +69,7 @@ class Point:
                 self.note(stage, name, described(o), bytes.fromhex(digest(o)))
                 continue
             for k, t in _dense(name, o):
-                if self.note(stage, k, described(t)) == self.keep: self.kept = t.to('cpu', copy=True)
+                self.note(stage, k, described(t))
                 places, tensors = groups.setdefault(t.device, ([], []))
                 places.append(len(self.hashes) - 1)
                 tensors.append(t)
@@ -189,18 +186,13 @@ class _RNG:
 class _Batches(Hook):
     "Opens and closes the points of the batches that are recorded"
     point = phase = None    # of the batch that is computed
-    keep = {}               # key of a point → the part of it whose tensor is kept
-
-    def is_due(self, learn: Learner, i: int) -> bool:
-        "Return whether batch `i` of the pass is recorded"
-        return i % self.every == 0
 
     def before_step(self, learn: Learner) -> None:
         fit = learn.fitting
         if self.calls is None or fit is None or learn.phase not in fit.phases.values(): return
         self.point, self.phase, key = None, learn.phase, _key(learn)
-        if not self.is_due(learn, key[3]): return
-        self.point = Point(key, live_facts(learn), self.keep.get(key))
+        if key[3] % self.every: return
+        self.point = Point(key, live_facts(learn))
         self.named = named_parameters(trained(learn))       # a hook may have sharded them
         self.rng.add(self.point, 'before the batch')
         self.point.add('batch', leaves(learn.batch, 'batch'))
@@ -215,10 +207,6 @@ class _Batches(Hook):
     def after_step(self, learn: Learner) -> None:
         if not self._is_on(learn): return
         self.rng.add(self.point, 'after the step')
-        self.close_point(learn)
-
-    def close_point(self, learn: Learner) -> None:
-        "End the point of a batch"
         self.lines.add_point(self.point)
         self.point = None
 
