@@ -19,7 +19,7 @@ from ..show import front_end
 from .folder import RunFolder, ago, read_status
 from .process import announce, fork_runs
 from .program import flat
-from .run import Run, confirmed
+from .run import Run
 from .sources import RunSource, differing_settings, short_setting
 from .view import LiveView
 from .worker import Worker
@@ -183,12 +183,6 @@ def _parser():
         commands.add_parser(name, help=text).add_argument('folder')
     command = commands.add_parser('status', help='how a run is; of a folder of runs, a table')
     command.add_argument('folder', nargs='?', default='runs')
-    command = commands.add_parser(
-        'check-resume', help='check that the program of a run resumes exactly: this runs it')
-    command.add_argument('folder')
-    for name in '--within', '--n-stops', '--n-procs': command.add_argument(name, type=int)
-    command.add_argument('--run', action='store_true', help='as a run that is killed and restarted')
-    command.add_argument('--yes', action='store_true', help='do not ask')
     return parser
 
 # %% ../../nbs/runs/09_table.ipynb #83f215a5
@@ -208,15 +202,6 @@ def _tail(folder):
         if is_over and not data: return
         if not data: sleep(.2)
 
-def _check_resume(folder, o):
-    if not o.yes and not confirmed(f'This runs the program in {folder.path.name}. Continue?'):
-        sys.exit(f'nothing was run: --yes runs the program in {folder.path.name} without a question')
-    from .check import check_program
-    given = {k: v for k in ('within', 'n_stops', 'n_procs') if (v := getattr(o, k)) is not None}
-    report = check_program(folder, run=o.run, **given)
-    print(report)
-    return int(not report.is_exact)
-
 # %% ../../nbs/runs/09_table.ipynb #361df77b
 def main(
     args: list[str]|None = None,    # None: those of this process
@@ -233,5 +218,4 @@ def main(
         for out in sys.stdout, sys.stderr: out.reconfigure(line_buffering=True, errors='replace')
         try: return Worker(folder.path).run()
         except RuntimeError as e: sys.exit(str(e))
-    if o.command == 'check-resume': return _check_resume(folder, o)
     return {'status': _status, 'stop': _stop, 'tail': _tail}[o.command](folder)

@@ -7,7 +7,7 @@ __all__ = ['digest', 'is_foreign', 'held_state', 'roots', 'writes', 'drop_writer
            'live_facts']
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000003
-import hashlib, json, math, os, random, signal, struct, sys
+import hashlib, json, math, os, random, struct, sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -157,12 +157,11 @@ class _Sees(Hook):
     def before_step(self, learn): self.batch = digest(learn.batch)
 
 class _Leaves(Hook):
-    "Write a point to the file of each rank, after all other hooks, and end after some points"
+    "Write a point to a file, after all other hooks, and end after some points"
     unique, in_dry_run, ord = True, False, float('inf')
     state_kinds = {'n': int}
-    def __init__(self, sees, folder, ends, kills):
-        self.sees, self.folder, self.n = sees, folder, 0
-        self.ends, self.kills = ends, kills
+    def __init__(self, sees, folder, ends):
+        self.sees, self.folder, self.n, self.ends = sees, folder, 0, ends
 
     def after_step(self, learn):
         n, modules = self.n, trained(learn)
@@ -173,29 +172,20 @@ class _Leaves(Hook):
         kind = 'training' if learn.training else 'validation'
         point = {'n': n, 'epoch': learn.state.epoch, 'kind': kind, 'parts': parts,
                  'state': held_state(roots(learn))}
-        with open(f'{self.folder}/points-{learn.world.rank}.jsonl', 'a') as f: print(json.dumps(point), file=f)
+        with open(f'{self.folder}/points.jsonl', 'a') as f: print(json.dumps(point), file=f)
         self.n += 1
-        if n not in self.ends: return
-        if not self.kills: learn.stop()
-        elif learn.is_main and not (killed := Path(f'{self.folder}/killed-{n}')).exists():
-            killed.touch()
-            os.kill(os.getpid(), getattr(signal, 'SIGKILL', signal.SIGTERM))
+        if n in self.ends: learn.stop()
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000020
-def trace_in(folder: Path, ends: list[int], kills: bool) -> list[Hook]:
-    "Make hooks that write points to a folder, and stop the fit or kill the process after some"
+def trace_in(folder: Path, ends: list[int]) -> list[Hook]:
+    "Make hooks that write points to a folder, and stop the fit after some"
     sees = _Sees()
-    return [sees, _Leaves(sees, str(folder), ends, kills)]
+    return [sees, _Leaves(sees, str(folder), ends)]
 
 def points_in(folder: Path) -> list[dict]:
-    "Read the points of all ranks, joined; of a batch that was trained twice, the latter"
-    files = (map(json.loads, o.open()) for o in sorted(folder.glob('points-*.jsonl')))
-    found, *others = [{o['n']: o for o in points} for points in files] or [{}]
-    for i, points in enumerate(others, 1):
-        for n, o in points.items():
-            found[n]['parts'] = {k: v + o['parts'][k] for k, v in found[n]['parts'].items()}
-            found[n]['state'] |= {f'{k} on rank {i}': v for k, v in o['state'].items()}
-    return [found[n] for n in sorted(found)]
+    "Read the points in a folder"
+    path = folder/'points.jsonl'
+    return [*map(json.loads, path.open())] if path.exists() else []
 
 # %% ../../nbs/runs/21_trace.ipynb #0077a4f2
 _VARIABLES = ('ATEN_CPU_CAPABILITY', 'CUBLAS_WORKSPACE_CONFIG', 'MKL_CBWR', 'NVIDIA_TF32_OVERRIDE',
