@@ -168,8 +168,6 @@ def _with_job(folder, status):
         return Status(state, f'{status.note}; {job.note}', data)
     if (now := folder.read('status.json')) != data:
         return status_of(now)      # its last words came in between
-    if data.get('error'):
-        return Status('failed', data.get('note', ''), data)      # it is not tried again
     return Status('died', f'{job.note}{_last_seen(data)}', data)
 
 def _clock(folder, beat):  # float; None if a heartbeat was not seen to change

@@ -329,7 +329,7 @@ def _follow(worker):
 # %% ../../nbs/runs/04_worker.ipynb #04f17005
 def _fail(worker, error, why=''):     # error: by `error_record`
     heart = worker.heart
-    heart.state, heart.error = 'waiting' if worker.is_tried_again else 'failed', error
+    heart.state, heart.error = 'failed', error
     heart.note = f'{why}{error["type"]}: {error["message"]}'
 
 def _trained(worker):     # 'done' or 'stopped'; None after an error
@@ -370,8 +370,7 @@ class Worker:
         self.ranks = Ranks(self.folder, self.folder.read('run.json').get('n_procs', 1))
         self.hooks, self.first, self.over = (), 0, threading.Event()
         self.is_training = self.is_leaving = False
-        self.leaves = 'TRAINER_NB_LEAVES' in os.environ             # to continue when its job does
-        self.is_tried_again = 'TRAINER_NB_RETRIES' in os.environ    # by the engine, after a failure
+        self.leaves = 'TRAINER_NB_LEAVES' in os.environ     # to continue when its job does
 
     @property
     def learn(self) -> Learner|None: return self.heart.learn    # None before training
