@@ -1,8 +1,9 @@
 """Comparing, and what live views cost: `python benchmarks/compare.py [millions of batches] [seconds]`
 
-Seconds from `compare` to its picture for one record of ten million batches. Then live views in a Jupyter kernel, with widgets, while another process appends to the records: the
-seconds between two updates, and the share of a core, beside a cell that computes (of the thread that draws) and beside
-one that sleeps (of the whole kernel). Last, a sweep of twelve tiny trials.
+Seconds from `compare` to its picture for one record of ten million batches. Then live views in a Jupyter kernel, with
+widgets, while another process appends to the records: the seconds between two updates, and the share of a core, beside
+a cell that computes (of the thread that draws) and beside one that sleeps (of the whole kernel). Last, a sweep of
+twelve tiny trials.
 """
 import json, os, platform, subprocess, sys, tempfile
 from pathlib import Path
