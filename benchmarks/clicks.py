@@ -1,9 +1,9 @@
 """How soon a click is answered: `python benchmarks/clicks.py [clicks]`
 
 In JupyterLab and Notebook 7 in headless Chromium: milliseconds from the click on a button until the page shows that it
-is noted, and until it shows its effect on the training. The buttons are those of a run's view, of a row of `compare`,
-each beside a quiet kernel and beside a cell that computes, and of `Controls` in a fit, whose cell computes. Batches
-take 20 ms. Last, a run's buttons where the front end knows no subshells. The target is 300 ms.
+is noted, and until it shows its effect on the training. The buttons are those of a run's view, beside a quiet kernel
+and beside a cell that computes, and of `Controls` in a fit, whose cell computes. Batches take 20 ms. Last, a run's
+buttons where the front end knows no subshells. The target is 300 ms.
 """
 import platform, sys
 from pathlib import Path
@@ -16,19 +16,12 @@ from browser.lab import Jupyter, missing    # noqa: E402
 from browser.test_runs import COMPUTE, START      # noqa: E402
 
 START_RUN = "run = learn.start(10**4, folder=Path(tempfile.mkdtemp())/'a')"
-COMPARE = START.replace(START_RUN, '''home = Path(tempfile.mkdtemp())
-found = [learn.start(10**4, folder=home/name) for name in 'ab']
-while not all(o.history.n_steps for o in found): time.sleep(.1)
-compare(home)''')
 FIT = START.replace(START_RUN, 'learn.fit(10**4)').replace(
     'hooks=[Slow()]', "hooks=[Slow(), Controls(), Checkpoint(Path(tempfile.mkdtemp())/'c')]")
 # button → what the page shows beside the buttons, or on them, once the training has done it
 DONE = {'Pause': 'paused at batch', 'Resume': 'resumed at batch', 'lr × 2': 'lr × 2 → ', 'lr ÷ 2': 'lr ÷ 2 → ',
         'Checkpoint now': 'checkpoint saved', 'Stop after batch': 'stopped'}
-ROW = {'Pause': 'Resume', 'Resume': 'Pause', 'Stop': 'stopped'}
-VIEWS = {'a run': (START, DONE, 'run.is_over or run.stop()'),
-         'compare': (COMPARE, ROW, '[o.is_over or o.stop() for o in found];'),
-         'a fit': (FIT, DONE, '')}
+VIEWS = {'a run': (START, 'run.is_over or run.stop()'), 'a fit': (FIT, '')}
 # the ms after a click until the buttons or the text beside them change, and until the answer is there
 TIMES = '''([label, answer]) => new Promise((done, fail) => {
     const area = nb.area(0), is_end = label.startsWith("Stop")
@@ -64,19 +57,19 @@ def clicked(page, label, answer):  # (ms until noted, ms until done)
 
 def measured(page, view, n, is_busy):
     "dict: button → list of (ms until noted, ms until done)"
-    source, answers, end = VIEWS[view]
+    source, end = VIEWS[view]
     enough = page.jupyter.root/'enough'
     enough.unlink(missing_ok=True)
     page.cells(source, COMPUTE, end)
     page.start()
     page.until(READY, 'Pause')
     if view != 'a fit': page.wait()
-    if view != 'compare': page.until('() => nb.area(0)?.innerText.includes("it/s")')      # it trains
+    page.until('() => nb.area(0)?.innerText.includes("it/s")')      # it trains
     if is_busy and view != 'a fit': page.start(1)
-    found = {label: [] for label in answers}
+    found = {label: [] for label in DONE}
     try:
         for i in range(n):
-            for label, answer in answers.items():
+            for label, answer in DONE.items():
                 if label.startswith('Stop') and i < n - 1: continue
                 page.page.wait_for_timeout(97 + 61*(i % 7))     # at other phases of the two loops that look
                 found[label].append(clicked(page, label, answer))
@@ -91,7 +84,7 @@ def main(n):
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {n} clicks on each\n')
     print('| app | buttons of | kernel | button | noted, median ms | worst | done, median ms | worst |\n'
           '| --- | --- | --- | --- | ---: | ---: | ---: | ---: |')
-    kinds = [(view, is_busy) for view in ('a run', 'compare') for is_busy in (False, True)] + [('a fit', True)]
+    kinds = ('a run', False), ('a run', True), ('a fit', True)
     with Jupyter() as on, Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}},
                                   browser=on.browser) as off:
         for jupyter, shown in (on, kinds), (off, kinds[:1]):

@@ -1,9 +1,9 @@
 """Comparing, and what live views cost: `python benchmarks/compare.py [millions of batches] [seconds]`
 
-Seconds from `compare` to its picture for one record of ten million batches, with and without the curves that a run
-writes beside it. Then live views in a Jupyter kernel, with widgets, while another process appends to the records: the
-seconds between two updates, and the share of a core, beside a cell that computes (of the thread that draws) and beside
-one that sleeps (of the whole kernel). Last, a sweep of twelve tiny trials.
+Seconds from `compare` to its picture for one record of ten million batches. Then live views in a Jupyter kernel, with
+widgets, while another process appends to the records: the seconds between two updates, and the share of a core, beside
+a cell that computes (of the thread that draws) and beside one that sleeps (of the whole kernel). Last, a sweep of
+twelve tiny trials.
 """
 import json, os, platform, subprocess, sys, tempfile
 from pathlib import Path
@@ -22,12 +22,12 @@ STEP = '{{"kind": "step", "batch": {b}, "epoch": {e}, "train_loss": {v:.6f}, "lr
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'
 VIEW = '''import json, time
 from trainer_nb.all import attach, compare
-from trainer_nb.runs.comparison import _Board
+from trainer_nb.runs.comparison import _Cells
 from trainer_nb.runs.view import View
 at = []
 def counted(f): return lambda *args: (at.append(time.perf_counter()), f(*args))[1]
 if {n} > 1:
-    _Board.put = counted(_Board.put)
+    _Cells.draw = counted(_Cells.draw)
     shown = compare({home!r})
     shown.show()
     thread = shown.view.thread
@@ -98,17 +98,12 @@ def opened(path):
 
 
 def records(n):
-    "The first table, for `n` batches"
+    "The first line, for `n` batches"
     with tempfile.TemporaryDirectory() as home:
         folder = make(Path(home)/'long', 'done')
         for start in range(0, n, 10**5): append(folder, start, min(10**5, n - start))
         size = (folder.path/'record'/'log.jsonl').stat().st_size
-        first = opened(folder.path)
-        compare(folder.path).sources[0].file.save(always=True)
-        second = min(opened(folder.path) for _ in range(3))
-        print(f'| {n/1e6:g} million batches, {size/1e6:.0f} MB | s |\n| --- | ---: |')
-        print(f'| no curves beside the record: read whole, once | {first:.1f} |')
-        print(f'| with the curves that a run writes along | {second:.2f} |\n', flush=True)
+        print(f'{n/1e6:g} million batches, {size/1e6:.0f} MB: {opened(folder.path):.1f} s\n', flush=True)
 
 
 class Kernel:
@@ -138,7 +133,7 @@ class Kernel:
 
 
 def live(n, seconds, rate=100, each=100):
-    "A row of the second table: of `n` live runs"
+    "A row of the table: of `n` live runs"
     with tempfile.TemporaryDirectory() as home, Kernel() as kernel:
         for i in range(n):
             folder = make(Path(home)/f'run{i}', 'running')

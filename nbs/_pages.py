@@ -196,7 +196,7 @@ def with_constants(cells):
 
 
 WORDS = {       # of module names, where they are not just words with underscores
-    'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch', 'card': 'Card of a run',
+    'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch',
     'comparison': 'Compare runs', 'ema': 'Weight averages', 'engine': 'Slurm, Ray and other engines',
     'first_step': 'First step in several processes', 'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
     'nan_guard': 'NaN guard', 'optim': 'Optimizers', 'plan': 'State and plan',

@@ -56,8 +56,6 @@ SCENES = [      # name, source, what to do while it runs: frames to take, a text
     ('runs', RUNS, [2]),
     ('compare', "compare(home/'runs')", ['by optimizer step', 6]),
     ('sweep', "found = sweep(searched, 8, home/'sweep', n_epochs=4)\nfound", [6]),
-    ('importances', 'found.importances()', []),
-    ('trials', 'found.parallel_coordinates()', []),
     ('fork', FORK, []),
     ('rewind', REWIND, [])]
 

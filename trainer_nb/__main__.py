@@ -1,4 +1,4 @@
-"`python -m trainer_nb run|status|stop|tail|check-resume FOLDER`"
+"`python -m trainer_nb run|status|stop|tail FOLDER`"
 import sys
 
 import trainer_nb.all       # noqa: F401   all verbs of a learner, for the one that a run unpickles

@@ -257,8 +257,8 @@ class Config:
 CONFIGS = [{'width': 8, 'name': 'a', 'parts': [1, 2]}, Config(),
            types.SimpleNamespace(width=8, name='a', parts=[1, 2])]
 
-def test_the_config_reaches_exports_runs_and_cards(tmp_path):
-    from trainer_nb.runs.card import settings
+def test_the_config_reaches_exports_and_runs(tmp_path):
+    from trainer_nb.runs.program import settings
     for i, config in enumerate(CONFIGS):
         learn = Learner(make_model(), (X, Y), (X, Y), loss_fn=F.cross_entropy, bs=8, display=False, config=config)
         learn.export(tmp_path/f'{i}')
@@ -266,11 +266,9 @@ def test_the_config_reaches_exports_runs_and_cards(tmp_path):
         assert settings(learn, (), {})['config'] == CONFIGS[0], i
     run = learn.start(2, folder=tmp_path/'run')
     run.wait(300)
-    info, text = run.folder.read('run.json'), run.card().markdown
+    info = run.folder.read('run.json')
     assert info['settings']['config'] == CONFIGS[0] and info['environment']['device'] == 'cpu'
     assert info['data']['train'] == info['data']['valid']
-    for part in 'Results', 'Settings', 'Data', 'Epochs', 'Environment': assert f'## {part}' in text
-    loss = f'{learn.history.epochs["valid_loss"][-1]:.6g}'
-    for word in 'config.width', 'config.name', 'float32', 'torch', loss: assert word in text
+    text = json.dumps({k: info[k] for k in ('settings', 'data', 'versions', 'environment')})
+    for word in 'width', 'name', 'float32', 'torch': assert word in text
     assert str(tmp_path) not in text and os.uname().nodename not in text
-    assert (tmp_path/'run'/'record'/'log.curves.json').exists()

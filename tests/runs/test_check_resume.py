@@ -8,8 +8,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from common import weights
-from trainer_nb.runs.check import ResumeReport
-from trainer_nb.runs.table import main
 from trainer_nb.all import (
     AMP, EMA, Compile, EarlyStopping, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle, Samples,
     SeededLoader, SpikeGuard
@@ -271,38 +269,3 @@ def test_wrong_use():
     with pytest.raises(ValueError, match='within'): make().check_resume(0)
     def broken(batch, learn): raise KeyError('mask')
     with pytest.raises(RuntimeError, match="does not train: KeyError: 'mask'"): make(train_step=broken).check_resume()
-
-@pytest.mark.soak
-@pytest.mark.parametrize('n_procs', [1, 2])
-def test_as_a_run_that_is_killed(n_procs):
-    "Through `start`, with kill -9, on one rank and on two"
-    for path in 'hook Carry.held', 'learn.train_dl.dataset.noise.rng':
-        report = FAULTS[path]().check_resume(within=8, run=True, n_procs=n_procs)
-        assert not report.is_exact and [o['object'] for o in report.lost] == [path], report
-    for name in 'saved hook', 'rows', 'in windows':     # ranks choose their precision through Accelerate
-        report = HEALTHY[name]().check_resume(within=8, run=True, n_procs=n_procs)
-        assert report.is_exact and not report.lost and '✓ killed after' in report.status(), report
-
-def test_command_asks_before_it_runs_a_program(tmp_path, monkeypatch):
-    "It answers by its exit code; without a person to ask, it runs nothing"
-    (tmp_path/'run.json').write_text('{}')
-    ran = []
-    def check(folder, **kwargs):
-        ran.append(kwargs)
-        return ResumeReport([], [], ['after training batch 0 of epoch 0'])
-    monkeypatch.setattr('trainer_nb.runs.check.check_program', check)
-    command = ['check-resume', str(tmp_path), '--within', '5', '--n-procs', '2']
-    with pytest.raises(SystemExit, match='nothing was run: --yes'): main(command)
-    monkeypatch.setattr('trainer_nb.runs.run._is_attended', lambda: True)
-    for reply, n in ('n', 0), ('y', 1):
-        monkeypatch.setattr('builtins.input', lambda question: reply)
-        if n: assert main(command) == 0
-        else:
-            with pytest.raises(SystemExit): main(command)
-        assert ran == [{'within': 5, 'n_procs': 2, 'run': False}]*n
-
-@pytest.mark.soak
-def test_command_checks_the_program_of_a_run(tmp_path, capsys):
-    make(hooks=[Carry(0)]).start(1, folder=tmp_path/'a').wait()
-    assert main(['check-resume', str(tmp_path/'a'), '--yes', '--within', '8']) == 1
-    assert 'hook Carry.held lost its state' in capsys.readouterr().out

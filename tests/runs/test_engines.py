@@ -143,23 +143,24 @@ def test_a_job_without_the_gpu_that_it_asked_for(fake, tmp_path):
     assert run.status == 'failed' and run.history.n_steps == 0
 
 @pytest.mark.soak
-@pytest.mark.parametrize('on', [Slurm(procs_per_node=2, restarts=1), Ray(2, CPU=.5, restarts=1)], ids=['slurm', 'ray'])
+@pytest.mark.parametrize('on', [Slurm(procs_per_node=2), Ray(2, CPU=.5)], ids=['slurm', 'ray'])
 def test_all_ranks_start_again(on, request, tmp_path):
     "After the loss of one"
     request.getfixturevalue('ray' if isinstance(on, Ray) else 'fake')
     learn = make(Slow())
     run = learn.start(N, folder=tmp_path/'a', on=on)
     lose_a_rank(run)
-    run.wait(600)
+    until(lambda: run.is_over, 300)
+    run.restart().wait(600)
     check_same(learn, fitted(2))
     assert 'resumes from' in run.output
 
 @pytest.mark.soak
-def test_an_error_that_comes_each_time(fake, tmp_path):
-    "It ends the run, with its traceback"
-    run = make(Fail()).start(N, folder=tmp_path/'b', on=Slurm(restarts=2))
+def test_an_error_ends_the_run(fake, tmp_path):
+    "With its traceback"
+    run = make(Fail()).start(N, folder=tmp_path/'b', on=Slurm())
     with pytest.raises(ZeroDivisionError, match='on purpose'): run.wait(600)
-    assert run.output.count('on purpose') >= 3 and run.status == 'failed' and 'after_step' in run.error
+    assert run.status == 'failed' and 'after_step' in run.error
 
 def test_wrong_input(fake, tmp_path, monkeypatch):
     for kwargs, kind, text in [

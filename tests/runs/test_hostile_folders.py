@@ -4,8 +4,7 @@ import json, os, random, resource, shutil, subprocess, sys
 
 import pytest
 
-from trainer_nb.runs.curves import CurveFile
-from trainer_nb.runs.run import Run
+from trainer_nb.runs.folder import RunFolder
 from trainer_nb.save import Lock
 from common import make_learner
 
@@ -33,8 +32,7 @@ def make_run(path, n=6):
     (path/'record').mkdir(parents=True)
     (path/'requests').mkdir()
     data = {'run.json': {'name': path.name, 'created': 1.7e9, 'settings': {'bs': 8}},
-            'status.json': {'state': 'done', 'position': 'epoch 2', 'note': '', 'batch': n},
-            'notes.json': {'note': 'mine', 'tags': ['a']}}
+            'status.json': {'state': 'done', 'position': 'epoch 2', 'note': '', 'batch': n}}
     for name, o in data.items(): (path/name).write_text(json.dumps(o))
     rows = [{'kind': 'step', 'batch': i + 1, 'epoch': 0, 'train_loss': 1/(i + 1)} for i in range(n)]
     rows.append({'kind': 'epoch', 'batch': n, 'epoch': 0, 'train_loss': .4, 'valid_loss': .5, 'time_s': 1.})
@@ -51,7 +49,7 @@ def swap(path, kind):
         with open(path, 'wb') as f: f.truncate(10**12)
     else: path.symlink_to({'device': '/dev/zero', 'loop': path.name, 'link': '/etc/passwd'}[kind])
 
-FILES = 'status.json', 'notes.json', 'job.json', 'record/log.jsonl', 'record/log.curves.json', 'output.txt'
+FILES = 'status.json', 'job.json', 'record/log.jsonl', 'output.txt'
 
 LOOK = '''
 top = Path(sys.argv[1])
@@ -60,7 +58,7 @@ print(within(repr, table))
 print('compared', within(lambda: len(nb.compare(f'{top}/*').sources)))
 for path in sorted(top.iterdir()):
     run = nb.Run(path)
-    for name in 'card', 'note', 'output', 'state', 'tags':
+    for name in 'output', 'state', 'error', 'history':
         def look():
             o = getattr(run, name)
             return str(o() if callable(o) else o)
@@ -80,23 +78,21 @@ def test_no_pipe_device_or_endless_file_hides_the_other_runs(tmp_path):
         for kind in 'pipe', 'device', 'hole', 'link': swap(make_run(tmp_path/f'{kind}-{i}')/name, kind)
     make_run(tmp_path/'good')
     lines = looked_at(tmp_path)
-    assert 'good note mine' in lines and 'good output out' in lines
+    assert 'good output out' in lines
 
 def test_nothing_is_written_through_a_link(tmp_path):
     "A lock, and temporary files under names that could be guessed"
     secret = tmp_path/'secret'
     secret.write_text('mine')
     path = make_run(tmp_path/'a')
-    for name in 'notes.json', 'status.json': (path/f'.{name}.{os.getpid()}.tmp').symlink_to(secret)
-    (path/f'record/.log.curves.json.{os.getpid()}.tmp').symlink_to(secret)
-    assert Run(path).note('x') == 'x' and Run(path).tag('y') == ['a', 'y']
-    curves = CurveFile(path/'record/log.jsonl')
-    (path/'record/log.curves.json').symlink_to(secret)
-    curves.save(always=True)
-    assert not (path/'record/log.curves.json').is_symlink()
-    (path/'notes.json').unlink()
-    (path/'notes.json').symlink_to(secret)
-    assert Run(path).note('z') == 'z' and not (path/'notes.json').is_symlink()
+    (path/f'.status.json.{os.getpid()}.tmp').symlink_to(secret)
+    folder = RunFolder(path)
+    folder.write('status.json', {'state': 'done'})
+    assert folder.read('status.json') == {'state': 'done'}
+    (path/'status.json').unlink()
+    (path/'status.json').symlink_to(secret)
+    folder.write('status.json', {'state': 'stopped'})
+    assert folder.read('status.json') == {'state': 'stopped'} and not (path/'status.json').is_symlink()
     (path/'.lock').symlink_to(secret)
     with pytest.raises(OSError, match='it is not a file, but a link'): Lock(path).acquire()
     (path/'.lock').unlink()
@@ -146,7 +142,7 @@ def test_no_damage_hangs_or_grows_or_hides_others(tmp_path, n=100):
         (folder/'a.pt').write_bytes(whole)
         damage(folder, rand)
     make_run(top/'good')
-    assert 'good note mine' in looked_at(top)
+    assert 'good output out' in looked_at(top)
     lines = bounded('from trainer_nb.save.files import read_state\n'
                     'for o in sorted(Path(sys.argv[1]).iterdir()):\n'
                     '    print(f"{o.name}:", str(within(read_state, o/"a.pt"))[:200])',

@@ -378,7 +378,7 @@ def test_memory(tmp_path):
 # ---- moments at which something else happens -------------------------------------------------------------------------
 
 def test_folder_vanishes_at_the_end(tmp_path, monkeypatch):
-    "Once a cell has seen that the run is done, its output is final; and a folder that comes back is shown to its end"
+    "Once a cell has seen that the run is done, its output is final"
     closed = []
     area = SimpleNamespace(draw=lambda *args: None, close=lambda *args: closed.append(args))
     monkeypatch.setattr(view, 'front_end', lambda: 'html')

@@ -3,7 +3,7 @@ import builtins, json, math, os, random, signal, subprocess, sys, threading, tim
 from pathlib import Path
 
 import optuna, pytest, torch
-from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 
 from common import batches, make_learner, same, weights
 from test_runs import _ends     # noqa: F401
@@ -120,18 +120,6 @@ def test_interrupted_and_called_again(tmp_path):
     assert len({o['lr'] for o in found.rows}) == 2      # the sampler does not repeat its first choice
     assert repr(Trials(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
 
-class OnlyAlone(BasePruner):
-    "Prunes the first trial as long as there is no other"
-    def prune(self, study, trial): return len(study.trials) < 2
-
-@pytest.mark.soak
-def test_a_paused_trial_continues_when_the_bar_drops(tmp_path):
-    found = search(tmp_path/'a', pruner=OnlyAlone(), hooks=[slow()])
-    check_told(found, 2)
-    check_alone(found)
-    first = [o for o in found.study.trials if o.user_attrs['run'] == 'trial-000']
-    assert [o.state.name for o in first] == ['PRUNED', 'COMPLETE'] and len(first[1].intermediate_values) == N_EPOCHS
-
 @pytest.mark.soak
 def test_halving(tmp_path):
     pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
@@ -165,6 +153,18 @@ def test_a_later_failure_is_noted(tmp_path):
     found = search(tmp_path/'a', 3, make=failing, n_epochs=1)
     assert [o['status'] for o in found.rows] == ['done', 'done', 'failed']
     assert 'division by zero' in found.run('trial-001').error
+
+def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
+    "The others are searched; called again, it takes another one"
+    def failing(trial):
+        if trial.number == 1: raise OSError('no data')
+        if trial.number == 2: raise optuna.TrialPruned
+        return make(trial)
+    with pytest.warns(UserWarning, match='trial 1 is left out: OSError: no data'):
+        found = search(tmp_path/'a', 4, make=failing, n_epochs=1)
+    assert [o['run'] for o in sorted(found.rows, key=lambda o: o['run'])] == ['trial-000', 'trial-003']
+    assert [o.state.name for o in found.study.trials] == ['COMPLETE', 'FAIL', 'PRUNED', 'COMPLETE']
+    check_told(search(tmp_path/'a', 3, n_epochs=1), 3)
 
 def test_bad_arguments(tmp_path):
     for change, error, words in [

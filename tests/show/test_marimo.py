@@ -1,5 +1,5 @@
 "What a cell shows in marimo, with a stand-in for it; browser/test_marimo.py drives the real one"
-import json, sys, threading, time
+import sys, threading, time
 from types import SimpleNamespace
 
 import cloudpickle, pytest, torch
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from common import until
 from trainer_nb.all import Learner
 from trainer_nb.draw import current_cell, reaches
-from trainer_nb.runs.folder import RunFolder, pending
+from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.process import now_here
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.view import View
@@ -41,11 +41,9 @@ def marimo(monkeypatch):
             here.output = self.outputs
             super().run()
     def run_cell(): here.output = Outputs()
-    def button(on_click, label, **kwargs): return SimpleNamespace(text=f'[{label}]', click=lambda: on_click(None))
     output = SimpleNamespace(append=lambda html: send(lambda o: o.items.append(html)),
                              replace_at_index=lambda html, i: send(lambda o: o.replace_at_index(html, i)))
-    mo = SimpleNamespace(output=output, Html=Html, Thread=Thread, ui=SimpleNamespace(button=button),
-                         hstack=lambda items, **kwargs: Html(' '.join(o.text for o in items)),
+    mo = SimpleNamespace(output=output, Html=Html, Thread=Thread,
                          running_in_notebook=lambda: hasattr(here, 'output'))
     context = SimpleNamespace(get_context=lambda: SimpleNamespace(execution_context=here))
     for name, o in ('marimo', mo), ('marimo._runtime', object()), ('marimo._runtime.context', context):
@@ -88,28 +86,22 @@ def started(tmp_path):
     folder.write('status.json', {'state': 'running', 'batch': 8, 'heartbeat': time.time(), **now_here()})
     return folder, View(folder, RecordTail(log))
 
-def asked(folder): return [json.loads((folder.path/'requests'/o).read_text())['what'] for o in pending(folder)]
-
 def test_run(marimo, tmp_path):
     folder, view = started(tmp_path)
     view.show()
     outputs = marimo.here.output
-    assert '[Pause]' in outputs.sent[-1] and 'data:image/svg' in outputs.sent[-1]
-    marimo.run_cell()                           # a click runs in a context of its own
-    view.clicks.row.faces['Pause'].click()
-    until(lambda: 'asked to pause' in outputs.sent[-1])
-    assert asked(folder) == ['pause'] and not marimo.here.output.sent
+    assert 'data:image/svg' in outputs.sent[-1]
+    marimo.run_cell()
     folder.write('status.json', {'state': 'paused', 'batch': 8, 'heartbeat': time.time(), **now_here()})
-    until(lambda: '[Resume]' in outputs.sent[-1] and '[Pause]' not in outputs.sent[-1])
-    view.clicks.row.faces['Resume'].click()
-    assert asked(folder)[-1] == 'unpause'
+    until(lambda: 'paused' in outputs.sent[-1])
+    assert not marimo.here.output.sent
     folder.write('status.json', {'state': 'stopped', **now_here()})
     until(lambda: not view.is_alive)
-    assert '<img' in outputs.sent[-1] and '[Resume]' not in outputs.sent[-1] and view.error is None
+    assert '<img' in outputs.sent[-1] and view.error is None
 
 def test_cell_runs_again(marimo, tmp_path):
     folder, view = started(tmp_path)
     view.show()
     marimo.threads[0].should_exit = True
     marimo.threads[0].join(10)
-    assert not view.is_alive and '[Pause]' in marimo.here.output.sent[-1]      # it leaves the cell alone
+    assert not view.is_alive and 'as of' in marimo.here.output.sent[-1]      # it leaves the cell alone

@@ -9,7 +9,7 @@ from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
 )
 from .plot import Plot
-from .reading import flags_of, with_flags
+from .reading import flags_of
 from .history import HISTORY_KINDS, History
 from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (

@@ -14,12 +14,11 @@ from ..base import cut_name, did_you_mean, listed, printable
 from trainer_nb.draw import (
     COLORS, Chart, attended_kernel, marimo_outputs, reaches, show_bundle, text_table
 )
-from ..show import Budget, ButtonRow, front_end
-from .folder import ask
-from .live import LiveView, Stored
-from .lines import ZOOM, chart_of, charts, html_notes, html_rows, page, sheet, switched, switches
-from .sources import RunSource, sources_of, unique
+from ..show import Budget, front_end
+from .lines import chart_of, page
+from .sources import sources_of, unique
 from .values import AXES, Values, notes_on, table_of
+from .view import LiveView, Stored
 
 # %% ../../nbs/runs/14_comparison.ipynb #aff575bd
 class _Colored(Values):
@@ -76,9 +75,11 @@ class Comparison(_Colored):
         parts = f'{n} run{"" if n == 1 else "s"}', n_live and f'{n_live} of them live', what or 'no values yet'
         return ' · '.join(filter(None, parts))
 
-    def html(self) -> str:
-        "Picture and table for a page without a kernel"
-        return page(self, self.slots(), self.status_line())
+    def html(self,
+        stale: str = '',    # HTML below the first line
+    ) -> str:
+        "Picture and table"
+        return page(self, self.slots(), f'<div>{escape(self.status_line())}</div>{stale}')
 
     def text(self) -> str:
         "The table for a terminal"
@@ -91,8 +92,6 @@ class Comparison(_Colored):
             self.update()
             self.view = CompareView(self)
         self.view.show()
-        if not self.is_live:
-            for s in self.sources: s.close()
 
     def _ipython_display_(self): self.show()
 
@@ -101,122 +100,46 @@ class Comparison(_Colored):
         return marimo_outputs().stack()
 
 # %% ../../nbs/runs/14_comparison.ipynb #119b31e1
-_STEERED = '''<style>S .rows{padding-left:116px}
-S .steer{position:absolute!important;left:0;bottom:0;z-index:2;width:112px;margin:0}
-S .steer>*{height:24px;overflow:hidden}S .steer>:not(.on){visibility:hidden}
-S .steer button{width:auto!important;height:20px;line-height:18px}
-S .steer button{padding:0 6px;margin:0 2px;font-size:11px}</style>'''
-
-class _Steer:
-    "The buttons of one run"
-    def __init__(self, source, kernel, clicked):    # clicked: `Event` that is set by each click
-        self.source, self.asked, self.clicked = source, None, clicked
-        tips = {'Pause': 'Wait between two batches, or resume', 'Stop': 'Stop after this batch'}
-        self.row = ButtonRow({k: (tip, True) for k, tip in tips.items()}, self.click, kernel)
-
-    def click(self, label):
-        "Ask the run; the button tells at once what was asked for"
-        button = self.row.buttons[label]
-        what = {'Stop': 'stop', 'Resume': 'unpause'}.get(button.description, 'pause')
-        try: ask(self.source.folder, what)
-        except (OSError, ValueError) as e: button.description, button.tooltip = 'failed', str(e)
-        else: self.asked, button.disabled = monotonic(), True
-        self.clicked.set()
-
-    def tell(self):
-        "Show what can be asked for now"
-        pause, stop = self.row.buttons.values()
-        label = 'Resume' if self.source.status.startswith('paused') else 'Pause'
-        if pause.description != label or self.asked and monotonic() - self.asked > 5:
-            pause.description, self.asked = label, None
-            pause.disabled = stop.disabled = False
-        (self.row.box.add_class if self.source.is_live else self.row.box.remove_class)('on')
-
-# %% ../../nbs/runs/14_comparison.ipynb #84a1edba
-def _head(c, stale, chart): return f'<div>{escape(c.status_line())}</div>{stale}{chart}'
-
-def _live_html(c, scope, stale, in_marimo):     # for a cell without widgets
-    slots = c.slots()
-    if in_marimo:
-        head = ZOOM + _head(c, stale, charts(c, slots))
-        return switched(c, slots, scope, head, switches(c, slots))
-    head = _head(c, stale, chart_of(c, slots).html(is_image=True))
-    return head + html_rows(c, slots, f'.{scope}') + html_notes(c)
-
-def _ended(c): return {'text/html': c.html(), 'text/plain': c.text()}
-
-# %% ../../nbs/runs/14_comparison.ipynb #24dd673d
-class _Board:
-    "The widgets of a live comparison: check boxes and buttons that stay, and HTML that changes"
-    def __init__(self, scope, c, kernel, clicked):
-        import ipywidgets as W
-        self.scope, self.comparison = scope, c
-        head, table, foot = self.parts = [W.HTML(layout=W.Layout(margin='0')) for _ in range(3)]
-        self.steers = {i: _Steer(s, kernel, clicked) for i, s in enumerate(c.sources)
-                       if s.is_live and isinstance(s, RunSource)}
-        steer = W.VBox([self.steers[i].row.box if i in self.steers else W.Box() for i in range(len(c.sources))])
-        rows = W.Box([table, W.HTML(switches(c, c.slots())), steer])
-        for o, name in (steer, 'steer'), (rows, 'rows'): o.add_class(name)
-        more = _STEERED.replace('S ', f'.{scope} ') if self.steers else ''
-        fixed = W.HTML(f'{sheet(f".{scope}", len(c.sources))}{more}{ZOOM}')
-        self.box = W.VBox([head, fixed, W.Box([rows]), foot])
-        self.box.add_class(scope)
-        self.stored, self.outputs = Stored(self.box, scope), []
-
-    @property
-    def is_asked(self): return any(o.asked for o in self.steers.values())
-
-    def show(self): self.outputs.append(show_bundle(self.stored.live))
-
-    def put(self, stale):
-        c, slots = self.comparison, self.comparison.slots()
-        head, table = _head(c, stale, charts(c, slots)), html_rows(c, slots, f'.{self.scope}')
-        for o, html in zip(self.parts, (head, table, html_notes(c))): o.value = html
-        for o in self.steers.values(): o.tell()
-
-    def close(self, html):
-        for o in self.outputs: o.update({'text/html': '<div></div>', 'text/plain': ''}, raw=True)
-        self.box.remove_class(self.scope)
-        self.box.children = self.parts[:1]
-        self.parts[0].value = html
-
-# %% ../../nbs/runs/14_comparison.ipynb #929cb758
 class _Cells:
     "The cells in which a view shows a comparison"
     def __init__(self, view):
-        self.view, self.handles, self.board = view, [], None
-        self.in_marimo = marimo_outputs() is not None
+        self.view, self.handles = view, []
+        self.widget, self.outputs = None, []    # outputs: of the widget
 
     def add(self):
         "Show it in this cell, too"
-        view, c, kernel = self.view, self.view.comparison, attended_kernel()
-        if not c.is_live: return self.handles.append(show_bundle(_ended(c)))
-        if self.in_marimo: c._hold()
-        elif kernel is not None:
-            if self.board is None:
-                c._hold()
-                self.board = _Board(view.token, c, kernel, view.clicked)
-                view.has_buttons = True
-                self.board.put(view.stale())
-            self.board.show()
+        view, c = self.view, self.view.comparison
+        if not c.is_live: return self.handles.append(show_bundle(self._ended()))
+        c._hold()
+        if self.widget is None and attended_kernel() is not None:
+            import ipywidgets as W
+            self.widget = W.HTML(c.html(view.stale()))
+            self.stored = Stored(self.widget, view.token)
+        if self.widget is not None: self.outputs.append(show_bundle(self.stored.live))
         self.handles.append(show_bundle(self.bundle()))
 
+    def _ended(self):
+        c = self.view.comparison
+        return {'text/html': c.html(), 'text/plain': c.text()}
+
     def bundle(self):
-        view, c = self.view, self.view.comparison
-        html, text = _live_html(c, view.token, view.stale(), self.in_marimo), c.text()
-        if self.board is not None: return self.board.stored.bundle(html, text)
+        c = self.view.comparison
+        html, text = c.html(self.view.stale()), c.text()
+        if self.widget is not None: return self.stored.bundle(html, text)
         return {'text/html': html, 'text/plain': text}
 
     def draw(self):
-        if self.board is not None: self.board.put(self.view.stale())
-        if self.board is None or self.board.stored.is_due: self._update(self.bundle())
+        if self.widget is not None: self.widget.value = self.view.comparison.html(self.view.stale())
+        if self.widget is None or self.stored.is_due: self._update(self.handles, self.bundle())
 
-    def _update(self, bundle):
-        for o in self.handles: o.update(bundle, raw=True)
+    def _update(self, handles, bundle):
+        for o in handles: o.update(bundle, raw=True)
 
     def close(self):
-        self._update(bundle := _ended(self.view.comparison))
-        if self.board is not None: self.board.close(bundle['text/html'])
+        self._update(self.handles, bundle := self._ended())
+        if self.widget is None: return
+        self._update(self.outputs, {'text/html': '<div></div>', 'text/plain': ''})
+        self.widget.value = bundle['text/html']     # what a page shows that was loaded again
 
 # %% ../../nbs/runs/14_comparison.ipynb #f54630d1
 class CompareView(LiveView):
@@ -240,8 +163,7 @@ class CompareView(LiveView):
         if self.seen != self._states or self.budget.is_due:
             try: self._draw()
             except Exception as e: self.report(e)       # the next picture may be drawn
-        most = .1 if self.has_buttons and self.cells.board.is_asked else self.tick_s
-        return max(min(most, self.budget.wait_s), .05)
+        return max(min(self.tick_s, self.budget.wait_s), .05)
 
     @property
     def _states(self): return [s.status.partition(' ')[0] for s in self.comparison.sources]
@@ -254,7 +176,6 @@ class CompareView(LiveView):
 
     def leave(self) -> None:
         self.comparison.update()
-        for s in self.comparison.sources: s.close()
         self.cells.close()
 
 # %% ../../nbs/runs/14_comparison.ipynb #cf0f35a2

@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from ..base import check_kinds, open_file, read_file, replacing
-from ..draw import Envelope, bin_length
+from ..base import open_file
+from ..draw import Envelope
 
 # %% ../../nbs/runs/31_curves.ipynb #88749753
 def _is_number(v): return type(v) is float or type(v) is int and abs(v) < 1e300
@@ -150,36 +150,6 @@ def positions(curves: Curves, batches: Iterable[float], x: str) -> list[float]|N
         return counts[i-1] + (b - at[i-1])*(counts[i] - counts[i-1])/(at[i] - at[i-1])
     return list(map(place, batches))
 
-# %% ../../nbs/runs/31_curves.ipynb #c9f9d171
-_FLOATS = [(int, float)]
-_BINS = {'most': int, 'size': int, 'n': int, 'n_epochs': int, 'bins': [_FLOATS]}
-_CURVES = {'n': int, 'steps': {str: _BINS}, 'before': {str: _BINS}, 'marks': {str: [_FLOATS]},
-           'extremes': {str: _FLOATS}, 'scales': {str: [_FLOATS]}, 'time_s': (int, float), 'end': int}
-
-def _curves_of_state(state):
-    "Make the curves of `json.dumps(curves, default=vars)` again; raises ValueError"
-    res = Curves()
-    vars(res).update(state)
-    for part in 'steps', 'before':
-        setattr(res, part, {name: _envelope(name, o) for name, o in state[part].items()})
-    points = chain(*res.marks.values(), *res.scales.values())
-    if any(len(o) != 2 for o in points) or any(len(o) != 3 for o in res.extremes.values()):
-        raise ValueError('a point is no pair, or an extreme value incomplete')
-    if min(res.n, res.end) < 0: raise ValueError('the number of batches is negative')
-    for pairs in res.scales.values():
-        batches = [0, *(b for b, _ in pairs)]
-        if not all(b > a for a, b in pairwise(batches)): raise ValueError('batches are not in order')
-    return res
-
-def _envelope(name, o):     # raises ValueError
-    res = Envelope()
-    vars(res).update(o, most=res.most, bins=[*map(tuple, o['bins'])])
-    if any(len(b) != 7 for b in res.bins): raise ValueError(f'a bin of {name} is incomplete')
-    lengths = [*map(bin_length, res.bins)]
-    if res.n != sum(lengths) or any(not 0 < o <= res.size for o in lengths):
-        raise ValueError(f'the bins of {name} do not fit together')
-    return res
-
 # %% ../../nbs/runs/31_curves.ipynb #03a00001
 def whole_rows(data: bytes) -> list[dict]:
     "Return the rows in lines of JSON, without lines that are none"
@@ -216,7 +186,7 @@ class Tail:
         except OSError: return False
 
     def _read(self, f):
-        if self.at < 0 or os.fstat(f.fileno()).st_size < self.at or self._sum(f) != self.tail:
+        if os.fstat(f.fileno()).st_size < self.at or self._sum(f) != self.tail:
             self.reset()
         f.seek(self.at)
         before, rest = self.at, b''
@@ -229,31 +199,9 @@ class Tail:
 
 # %% ../../nbs/runs/31_curves.ipynb #2f5d931f
 class CurveFile(Tail):
-    "A record in JSON lines as `Curves` that grow, with a file beside it"
-    save_mb = 4.        # megabytes that are read before it is worth a file
-
-    def __init__(self, path: str|Path):
-        super().__init__(Path(path))
-        self.beside = self.path.with_name(f'{self.path.stem}.curves.json')
-        self.saved = 0          # position up to which the file is
-        try:
-            data = json.loads(read_file(self.beside))
-            check_kinds(data, {'at': int, 'tail': int, 'curves': _CURVES}, self.beside.name)
-            self.curves, self.tail = _curves_of_state(data['curves']), data['tail']
-            self.at = self.saved = data['at']
-        except (OSError, ValueError, TypeError, KeyError, RecursionError): self.reset()
-
+    "A record in JSON lines as `Curves` that grow"
     def reset(self) -> None:
         super().reset()
         self.curves = Curves()
 
     def take(self, rows: Iterable[dict]) -> None: take(self.curves, rows)
-
-    def save(self, always: bool = False) -> None:
-        "Read what is new, and write the file beside, if that saves time and is possible"
-        self.update()
-        if self.at == self.saved or not always and self.at - self.saved < 1e6*self.save_mb: return
-        with suppress(OSError):
-            data = json.dumps({'at': self.at, 'tail': self.tail, 'curves': self.curves}, default=vars)
-            with replacing(self.beside, flush=False) as f: f.write(data.encode())
-            self.saved = self.at

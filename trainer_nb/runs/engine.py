@@ -59,8 +59,7 @@ class Engine:
 
 # %% ../../nbs/runs/20_engine.ipynb #606d4411
 def _call(*command, timeout=30):   # (bool, str): whether it succeeded, and what it said
-    kept = 'SLURM_CONF', 'SLURM_CLUSTERS'
-    env = {k: v for k, v in os.environ.items() if k[:6] != 'SLURM_' or k in kept}
+    env = {k: v for k, v in os.environ.items() if k[:6] != 'SLURM_' or k == 'SLURM_CONF'}
     try:
         res = subprocess.run(command, env=env, timeout=timeout, stdin=subprocess.DEVNULL,
                              capture_output=True, text=True)
@@ -69,13 +68,10 @@ def _call(*command, timeout=30):   # (bool, str): whether it succeeded, and what
     error, said = res.stderr.strip(), res.stdout.strip()
     return res.returncode == 0, error or said if res.returncode else said
 
-def _place(job):    # list of arguments; None if this is no job's id
-    m = re.fullmatch(r'([0-9]+)(?:;([\w.-]+))?', job)
-    return m and [m[1], *([f'--clusters={m[2]}'] if m[2] else [])]
+def _is_id(job): return re.fullmatch('[0-9]+', job) is not None
 
-def _ask_queue(place, what='%T|%r|%B'):
-    id, *cluster = place
-    return _call('squeue', '--noheader', '--states=all', f'--format={what}', f'--jobs={id}', *cluster)
+def _ask_queue(id, what='%T|%r|%B'):
+    return _call('squeue', '--noheader', '--states=all', f'--format={what}', f'--jobs={id}')
 
 # %% ../../nbs/runs/20_engine.ipynb #975a6396
 _STATES = {     # state of a `Job` → those of Slurm
@@ -91,27 +87,27 @@ def _job_in(id, said):      # said: a line of `squeue`, or '' if it does not lis
     return Job(where, note if more in ('', 'None') else f'{note} ({more})')
 
 def _look(job):
-    if (place := _place(job)) is None: return Job('unknown', 'job.json names no Slurm job')
-    is_ok, said = _ask_queue(place)
-    if is_ok or 'Invalid job id' in said: return _job_in(place[0], said if is_ok else '')
-    return Job('unknown', f'Slurm job {place[0]}: {said}')
+    if not _is_id(job): return Job('unknown', 'job.json names no Slurm job')
+    is_ok, said = _ask_queue(job)
+    if is_ok or 'Invalid job id' in said: return _job_in(job, said if is_ok else '')
+    return Job('unknown', f'Slurm job {job}: {said}')
 
 def _submit(path, script):  # id of the job; raises RuntimeError
     with replacing(path) as f: f.write(script.encode())
     is_ok, said = _call('sbatch', '--parsable', str(path), timeout=120)
-    if is_ok and _place(said) is not None: return said
+    if is_ok and _is_id(said): return said
     raise RuntimeError(f'sbatch did not take the job: {said}')
 
 def _cancel(job, folder):
-    place = _place(job)     # the script that the job runs tells whose it is
-    if place is None or _ask_queue(place, '%o') != (True, str(folder.path/'job.sh')): return False
-    is_ok, _ = _call('scancel', '--state=PENDING', *place[1:], place[0])
-    return is_ok and _ask_queue(place)[1].split('|')[0] == 'CANCELLED'
+    # the script that the job runs tells whose it is
+    if not _is_id(job) or _ask_queue(job, '%o') != (True, str(folder.path/'job.sh')): return False
+    is_ok, _ = _call('scancel', '--state=PENDING', job)
+    return is_ok and _ask_queue(job)[1].split('|')[0] == 'CANCELLED'
 
 # %% ../../nbs/runs/20_engine.ipynb #deb4bb6d
 # options of `sbatch` that the run sets
-_OWN = """array chdir error export gpus-per-node input job-name no-requeue nodes ntasks ntasks-per-node open-mode
-    output parsable requeue signal test-only time wait wrap""".split()
+_OWN = """array chdir clusters error export gpus-per-node input job-name no-requeue nodes ntasks ntasks-per-node
+    open-mode output parsable requeue signal test-only time wait wrap""".split()
 
 def _option(name, value):
     "Return an option of `sbatch` and its value, None for none"
@@ -159,14 +155,11 @@ if [[ -n ${{SLURM_CPUS_PER_TASK:-}} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CP
 
 rm -f -- "$folder"/requests/{{leave,left}}
 trap 'touch -- "$folder/requests/leave"' USR1       # the time is nearly over
-for _ in {{0..{restarts}}}; do
-    {command} &
-    job=$!
-    while kill -0 "$job" 2>/dev/null; do wait "$job"; done      # a signal ends one `wait`
-    wait "$job"
-    code=$?
-    if [[ $code == 0 || -e $folder/requests/left ]]; then break; fi
-done
+{command} &
+job=$!
+while kill -0 "$job" 2>/dev/null; do wait "$job"; done      # a signal ends one `wait`
+wait "$job"
+code=$?
 
 # the run has saved a checkpoint, and continues when Slurm starts this script again
 if [[ -e $folder/requests/left ]]; then scontrol requeue "$SLURM_JOB_ID"; fi
@@ -187,13 +180,12 @@ def _script(on, folder, python=None, cwd=None, path=None):  # None: those of thi
     first = [('job-name', name or 'run'), ('output', output), ('open-mode', 'append')]
     lines = [f'#SBATCH --{k}' + ('' if v is None else f'={shlex.quote(v)}') for k, v in first + on.lines]
     if path is None: path = import_path()
-    retries = ' TRAINER_NB_RETRIES=1' if on.restarts else ''
     paths = f' PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}' if path else ''
     command = (_ONE if on.n_procs == 1 else _SEVERAL).format(
         python=shlex.quote(python or sys.executable), nodes=on.n_nodes, local=on.n_local)
     body = _SCRIPT.format(
         setup=on.setup, folder=shlex.quote(folder), cwd=shlex.quote(cwd or os.getcwd()),
-        unset=' '.join(RANK_VARIABLES), restarts=on.restarts, path=retries + paths, command=command)
+        unset=' '.join(RANK_VARIABLES), path=paths, command=command)
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
@@ -207,20 +199,17 @@ class Slurm(Engine):
         gpus_per_node: int|str|None = None,     # on each node, also with a type, 'a100:4'
         procs_per_node: int|None = None,        # on each node; None: one for each GPU, or one
         notice_s: int = 120,    # seconds before the limit when the run saves its state and requeues
-        restarts: int = 0,      # times that a job restarts its processes after one fails or is lost
         setup: str = '',        # lines of bash to run first, on the first node: 'module load cuda'
         **options: Any,         # of `sbatch`, with _ for -: partition='gpu', cpus_per_task=16
     ):                          # raises TypeError or ValueError
         super().__init__(time=time, nodes=nodes, gpus_per_node=gpus_per_node,
-                         procs_per_node=procs_per_node, notice_s=notice_s, restarts=restarts,
-                         setup=setup, **options)
+                         procs_per_node=procs_per_node, notice_s=notice_s, setup=setup, **options)
         n_gpus = _count_gpus(gpus_per_node)
         self.n_nodes, self.n_local = as_count('nodes', nodes), n_gpus or 1
         if procs_per_node is not None: self.n_local = as_count('procs_per_node', procs_per_node)
         self.n_procs, self.has_accelerators = self.n_nodes*self.n_local, n_gpus > 0
         if not isinstance(setup, str): raise TypeError(f'setup is {setup!r}: expected lines of bash')
-        self.setup, self.restarts = setup, restarts and as_count('restarts', restarts)
-        self.lines = _lines(nodes, self.n_local, notice_s, time, gpus_per_node, options)
+        self.setup, self.lines = setup, _lines(nodes, self.n_local, notice_s, time, gpus_per_node, options)
 
     def check(self) -> None:
         if shutil.which('sbatch') is None: raise RuntimeError(
@@ -245,7 +234,6 @@ def _rank(config):
     env = {'RANK': rank, 'LOCAL_RANK': here.get_local_rank(), 'WORLD_SIZE': size,
            'LOCAL_WORLD_SIZE': here.get_local_world_size(), 'TRAINER_NB_CHILD': 1,
            'MASTER_ADDR': place[0], 'MASTER_PORT': place[1]}
-    if config['restarts']: env['TRAINER_NB_RETRIES'] = 1
     command = [sys.executable, '-m', 'trainer_nb', 'run', config['folder']]
     with open_file(Path(config['folder'])/'output.txt', 'ab') as out:
         env = {**os.environ, **{k: str(v) for k, v in env.items()}}
@@ -256,17 +244,16 @@ def _rank(config):
 def drive(on: Any, path: str) -> None:
     "Be the driver of the run in a folder: start its ranks with Ray Train, and wait for them"
     import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
     env = {'PYTHONPATH': os.environ.get('PYTHONPATH', ''), 'MPLBACKEND': 'agg'}
     local = {} if on.address or os.environ.get('RAY_ADDRESS') else {'include_dashboard': False}
     ray.init(address=on.address, log_to_driver=False, runtime_env={'env_vars': env}, **local)
     scaling = ScalingConfig(num_workers=on.n_procs, use_gpu=on.has_accelerators,
                             resources_per_worker=on.resources or None)
-    config = RunConfig(name='ray', storage_path=path,
-                       failure_config=FailureConfig(max_failures=on.restarts))
-    TorchTrainer(_rank, train_loop_config={'folder': path, 'restarts': on.restarts},
-                 scaling_config=scaling, run_config=config, torch_config=TorchConfig('gloo')).fit()
+    config = RunConfig(name='ray', storage_path=path)
+    TorchTrainer(_rank, train_loop_config={'folder': path}, scaling_config=scaling, run_config=config,
+                 torch_config=TorchConfig('gloo')).fit()
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be1
 def _id(now): return f'{now["host"]} {now["pid"]} {now["started"]}'
@@ -299,12 +286,10 @@ class Ray(Engine):
         use_gpu: bool = False,  # give a GPU to each
         address: str|None = None,   # of the cluster, 'auto' or 'host:port'; None: RAY_ADDRESS, else
                                     # that of `ray start` here, else a new one for this run
-        restarts: int = 0,      # how often Ray may restart all processes after one fails or is lost
         **resources: float,     # of each process, as Ray names them: CPU=4, memory=2e9
     ):                          # raises TypeError or ValueError
-        super().__init__(n_procs=n_procs, use_gpu=use_gpu, address=address, restarts=restarts, **resources)
+        super().__init__(n_procs=n_procs, use_gpu=use_gpu, address=address, **resources)
         self.n_procs, self.has_accelerators = as_count('n_procs', n_procs), bool(use_gpu)
-        self.restarts = restarts and as_count('restarts', restarts)
         self.address, self.resources = address, resources
         for k, v in resources.items():
             if type(v) not in (int, float) or v < 0: raise ValueError(

@@ -20,8 +20,8 @@ from .engine import job_of
 from .process import process_start
 
 # %% ../../nbs/runs/01_folder.ipynb #1f010001
-class _Files:
-    "The files in a folder, and none outside of it"
+class RunFolder:
+    "The files of a run, and none outside of its folder"
     def __init__(self, path: str|Path): self.path = Path(path).absolute()
 
     def file(self, name: str) -> Path:  # raises `BadCheckpoint` for one outside of the folder
@@ -54,14 +54,6 @@ class _Files:
 
     def text(self, name: str) -> str: return self.read_bytes(name, -100_000).decode(errors='replace')
 
-# %% ../../nbs/runs/01_folder.ipynb #4501c5ae
-class RunFolder(_Files):
-    "The files of a run"
-    def __init__(self, path: str|Path):
-        super().__init__(path)
-        self.heard = None       # (newest heartbeat, our clock then, whether it had changed)
-        self.known: dict[str, tuple] = {}       # by `read_new`: name → (mark, what it held)
-
     def make(self) -> None:
         "Make the folder, readable for its user only"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,15 +70,6 @@ class RunFolder(_Files):
         "The record of the training"
         try: return self.file('record/log.jsonl')
         except ValueError: return None
-
-    def read_new(self, name: str) -> dict:      # not to be changed
-        "`read`, but if the file is the same as at the last call, return what it held then"
-        try: o = os.lstat(self.path/name)
-        except OSError: return self.read(name)
-        mark = o.st_ino, o.st_mtime_ns, o.st_ctime_ns, o.st_size
-        before, held = self.known.get(name, (None, {}))
-        if before != mark or not held: self.known[name] = mark, (held := self.read(name))
-        return held
 
 # %% ../../nbs/runs/01_folder.ipynb #9bd32a05
 def count_of(data: dict, name: str) -> int:  # 0 if the entry is no count
@@ -124,15 +107,15 @@ def _last_seen(data):
     position = data.get('position')
     return f'; last heartbeat {position}' if position else ', before training began'
 
-# %% ../../nbs/runs/01_folder.ipynb #0b082862
-def status_of(data: dict, clock: float|None = None) -> Status:
-    "Judge a run by its `status.json`, process and heartbeat, at a time of `time.time()`, or now"
+# %% ../../nbs/runs/01_folder.ipynb #60979480
+def status_of(data: dict) -> Status:
+    "Judge a run by its `status.json`, process and heartbeat"
     state = data.get('state')
     if state not in _WRITTEN: return Status('missing', 'there is no readable status.json', data)
     position, note = str(data.get('position', '')), str(data.get('note', ''))
     if state in _OVER: return Status(state, note or position, data)
     if state == 'waiting': return Status(state, note, data)
-    age = (time() if clock is None else clock) - float(data.get('heartbeat') or 0)
+    age = time() - float(data.get('heartbeat') or 0)
     if data.get('host') != platform.node():
         if age < 30: return Status(state, note, data)
         note = f'no sign of life from {data.get("host")} for {ago(age)}'
@@ -150,9 +133,7 @@ def status_of(data: dict, clock: float|None = None) -> Status:
 # %% ../../nbs/runs/01_folder.ipynb #19ffaad7
 def read_status(folder: RunFolder) -> Status:
     "Read and judge the status of a run"
-    try:
-        data = folder.read_new('status.json')
-        return _with_job(folder, status_of(data, _clock(folder, data.get('heartbeat'))))
+    try: return _with_job(folder, status_of(folder.read('status.json')))
     except (TypeError, ValueError): return Status('missing', 'status.json is damaged')
 
 def _with_job(folder, status):
@@ -168,15 +149,7 @@ def _with_job(folder, status):
         return Status(state, f'{status.note}; {job.note}', data)
     if (now := folder.read('status.json')) != data:
         return status_of(now)      # its last words came in between
-    if data.get('error'):
-        return Status('failed', data.get('note', ''), data)      # it is not tried again
     return Status('died', f'{job.note}{_last_seen(data)}', data)
-
-def _clock(folder, beat):  # float; None if a heartbeat was not seen to change
-    before, now = folder.heard, monotonic()
-    if before is None or before[0] != beat: folder.heard = beat, now, before is not None
-    beat, at, has_changed = folder.heard
-    return beat + now - at if has_changed and beat else None
 
 # %% ../../nbs/runs/01_folder.ipynb #1d1a5ac6
 _NAME = re.compile(r'([0-9]{20})-[0-9a-f]{8}\.(json|pkl)')

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, flags_of
-from .curves import CurveFile, Tail, _numbers, _revised, take
+from .curves import Tail, _numbers, _revised, take
 from ..show import JSONLLogger
 
 # %% ../../nbs/runs/03_record.ipynb #e4afb804
@@ -99,7 +99,7 @@ class RunRecord(_Sturdy):
         self._note()
 
     def open(self, learn: Any) -> None:
-        self.along, self.progress = CurveFile(self.path), _Progress()   # for those who look
+        self.progress = _Progress()
         self.amendments, self.good = (_Amendments(learn.history) for _ in range(2))
         super().open(learn)
 
@@ -116,15 +116,8 @@ class RunRecord(_Sturdy):
         self.amendments = copy(self.good)
         super()._again()
 
-    def sync(self, learn: Any) -> None:
-        super().sync(learn)
-        self.along.save()
-
     def close(self, learn: Any) -> None:
-        if self.file is not None:
-            self._write_mark(learn)
-            self.file.flush()
-            self.along.save(always=True)
+        if self.file is not None: self._write_mark(learn)
         super().close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f

@@ -16,9 +16,8 @@ import torch
 from ..base import rng_state
 from ..loop import Learner, Plan, as_count, as_hooks, fit_rates
 from ..parallel import Accelerate, accelerate_hook
-from .card import settings
 from .engine import Engine
-from .program import launch_run
+from .program import launch_run, settings
 from .run import Run
 from .worker import torch_settings
 

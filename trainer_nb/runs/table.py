@@ -16,12 +16,12 @@ from typing import Self
 from ..base import did_you_mean
 from ..draw import html_table, show_bundle, text_table
 from ..show import front_end
-from .card import notes_of
 from .folder import RunFolder, ago, read_status
-from .live import LiveView
 from .process import announce, fork_runs
-from .run import Run, confirmed
+from .program import flat
+from .run import Run
 from .sources import RunSource, differing_settings, short_setting
+from .view import LiveView
 from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #8312ebe6
@@ -57,11 +57,12 @@ def _row(source, shown):
     source.update()
     folder, c = source.folder, source.curves
     total = folder.read('status.json').get('end_epoch')
+    note = flat(folder.read('run.json').get('settings'), most=200).get('config.note', '')
     done = c.scales.get('epoch', [(0, 0)])[-1][1]
     return {'run': folder.path.name, 'status': source.status,
             'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,
             'loss': sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
-            **{k: short_setting(source.settings.get(k, '')) for k in shown}, **notes_of(folder),
+            **{k: short_setting(source.settings.get(k, '')) for k in shown}, 'note': note,
             'age': time() - _created(folder), 'size': _size_on_disk(folder.path)}
 
 _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
@@ -92,11 +93,12 @@ class _Runs:
 
     @property
     def values(self) -> list[dict]:  # column → value
-        "A row for each run: progress, loss, the settings in which the runs differ, notes, age, bytes"
-        shown = differing_settings(self.items)
+        "A row for each run: progress, loss, the settings in which the runs differ, `config['note']`, age, bytes"
+        shown = [k for k in differing_settings(self.items) if k != 'config.note']
         rows = [_row(o, shown) for o in self.items]
-        empty = [k for k in ('tags', 'note') if not any(row[k] for row in rows)]
-        return [{k: v for k, v in row.items() if k not in empty} for row in rows]
+        if not any(row['note'] for row in rows):
+            for row in rows: del row['note']
+        return rows
 
     def sort(self,
         by: str,    # a column
@@ -181,12 +183,6 @@ def _parser():
         commands.add_parser(name, help=text).add_argument('folder')
     command = commands.add_parser('status', help='how a run is; of a folder of runs, a table')
     command.add_argument('folder', nargs='?', default='runs')
-    command = commands.add_parser(
-        'check-resume', help='check that the program of a run resumes exactly: this runs it')
-    command.add_argument('folder')
-    for name in '--within', '--n-stops', '--n-procs': command.add_argument(name, type=int)
-    command.add_argument('--run', action='store_true', help='as a run that is killed and restarted')
-    command.add_argument('--yes', action='store_true', help='do not ask')
     return parser
 
 # %% ../../nbs/runs/09_table.ipynb #83f215a5
@@ -206,15 +202,6 @@ def _tail(folder):
         if is_over and not data: return
         if not data: sleep(.2)
 
-def _check_resume(folder, o):
-    if not o.yes and not confirmed(f'This runs the program in {folder.path.name}. Continue?'):
-        sys.exit(f'nothing was run: --yes runs the program in {folder.path.name} without a question')
-    from .check import check_program
-    given = {k: v for k in ('within', 'n_stops', 'n_procs') if (v := getattr(o, k)) is not None}
-    report = check_program(folder, run=o.run, **given)
-    print(report)
-    return int(not report.is_exact)
-
 # %% ../../nbs/runs/09_table.ipynb #361df77b
 def main(
     args: list[str]|None = None,    # None: those of this process
@@ -231,5 +218,4 @@ def main(
         for out in sys.stdout, sys.stderr: out.reconfigure(line_buffering=True, errors='replace')
         try: return Worker(folder.path).run()
         except RuntimeError as e: sys.exit(str(e))
-    if o.command == 'check-resume': return _check_resume(folder, o)
     return {'status': _status, 'stop': _stop, 'tail': _tail}[o.command](folder)

@@ -6,15 +6,15 @@
 __all__ = ['quiet_optuna', 'opened', 'counts_of', 'Trials']
 
 # %% ../../nbs/runs/15_trials.ipynb #tr000003
-import math, random, warnings
+import math, warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..base import cut_name, format_value, needed, open_file
-from ..draw import COLORS, GREY, RAW, SIZE, Chart, Line, Panel, html_table
+from ..base import format_value, needed, open_file
+from ..draw import Chart, html_table
 from ..save import path_in
 from ..show import Drawn
 from .lines import chart_of
@@ -64,7 +64,7 @@ class _Study:
         return self.study.user_attrs.get('plan', {'monitor': 'valid_loss', 'mode': 'min'})
 
     @property
-    def by_run(self) -> dict[str, Any]:  # name of the run → its newest `optuna.trial.FrozenTrial`
+    def by_run(self) -> dict[str, Any]:  # name of the run → its `optuna.trial.FrozenTrial`
         "Return the trials whose runs have begun"
         found = {t.user_attrs.get('run'): t for t in self.study.get_trials(deepcopy=False)}
         return {k: t for k, t in found.items() if k and self.holds(k)}
@@ -162,105 +162,3 @@ class Trials(_Rows, Drawn):
         sources = [self._source(o['run']) for o in rows]
         values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
         return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
-
-    def importances(self,
-        n: int = 20,    # resamples of the trials: a point is the median, a line holds 80 % of them
-    ) -> Chart:         # raises ValueError below 6 trials that are done
-        "Draw how much of the difference between trials each setting explains, and how sure that is"
-        return _importances(self, n)
-
-    def parallel_coordinates(self) -> Chart:    # raises ValueError below 2 trials that are done
-        "Draw each trial as a line through its value and its settings, the best quarter in colour"
-        return _parallel(self)
-
-# %% ../../nbs/runs/15_trials.ipynb #tr000014
-def _done(sweep, least):    # raises ValueError
-    found = [o for o in sweep.study.get_trials(deepcopy=False) if o.state.name == 'COMPLETE']
-    if len(found) < least:
-        raise ValueError('the picture compares trials: '
-                         f'expected at least {least} that are done, got {len(found)}')
-    return found
-
-def _resampled(trials, direction, n):
-    "Yield the importances of the settings for resamples of trials"
-    rand = random.Random(0)
-    with quiet_optuna() as optuna:
-        for _ in range(n):
-            again = optuna.create_study(direction=direction)
-            again.add_trials(rand.choices(trials, k=len(trials)))
-            evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=16, seed=0)
-            with suppress(RuntimeError):    # all trials of this one are equal
-                yield optuna.importance.get_param_importances(again, evaluator=evaluator)
-
-def _importances(sweep, n):
-    trials, monitor = _done(sweep, 6), sweep.plan['monitor']
-    found = [*_resampled(trials, sweep.study.direction, n)]
-    if 2*len(found) < n:
-        raise ValueError(f'the {len(trials)} trials that are done are too much alike to tell')
-    names, last = {*chain.from_iterable(o.params for o in trials)}, len(found) - 1
-    values = {k: sorted(o.get(k, 0.) for o in found) for k in names}
-    order = sorted(names, key=lambda k: (values[k][last//2], k))
-    lines, words, n = [], [], len(order)
-    for i, k in enumerate(order):
-        low, middle, high = (values[k][round(q*last)] for q in (.1, .5, .9))
-        said = f'{middle:.2f} ({low:.2f} to {high:.2f})'
-        words.append(f'{k} {said}')
-        lines += [Line([low, high], [i, i], COLORS[0], alpha=RAW),
-                  Line([middle], [i], COLORS[0], points=True, end=said)]
-    what = f'share of the differences in {monitor}, {len(trials)} trials; line: 80 % of resamples'
-    labels = [cut_name(o, 24) for o in order]
-    left = 16 + .65*SIZE*max(map(len, labels))
-    panel = Panel(left, 8, 640 - left - 160, 26*n + 4, lines, (-.02, 1.02), (-.5, n - .5), what,
-                  yticks=[*enumerate(labels)])
-    return Chart(640, round(panel.bottom + 38), [panel], alt=f'{what}: {", ".join(reversed(words))}'[:300])
-
-# %% ../../nbs/runs/15_trials.ipynb #tr000019
-_ABSENT = object()      # of a trial without this setting
-
-def _label(v): return cut_name(_text(v), 24)
-
-def _axis(x, values, kind=None):
-    "Of values on the axis at x: their places in [0, 1], nan for one that is absent, and the labels"
-    if labelled := [*getattr(kind, 'choices', ())]:
-        def place(v): return labelled.index(v)/max(len(labelled) - 1, 1)
-    else:
-        known = [v for v in values if v is not _ABSENT]
-        scale = math.log if getattr(kind, 'log', False) else float
-        labelled = [*dict.fromkeys([min(known), max(known)])]
-        low, high = scale(labelled[0]), scale(labelled[-1])
-        def place(v): return (scale(v) - low)/(high - low) if high > low else .5
-    places = [math.nan if v is _ABSENT else place(v) for v in values]
-    return places, [(x, place(o), _label(o), 0) for o in labelled]
-
-def _under_pointer(name, values, n):
-    "The best value on an axis, and the range of the `n` best"
-    good = [v for v in values[:n] if v is not _ABSENT]
-    best = '' if values[0] is _ABSENT else f' · best trial {_label(values[0])}'
-    if good and all(isinstance(v, (int, float)) for v in good):
-        words = f'{_label(min(good))} to {_label(max(good))}'
-    else: words = ', '.join(dict.fromkeys(map(_label, good)))
-    return f'{name}{best} · best {n}: {words}'
-
-# %% ../../nbs/runs/15_trials.ipynb #b3a47ba0
-def _parallel(sweep):
-    trials, monitor = _done(sweep, 2), sweep.plan['monitor']
-    trials.sort(key=lambda o: o.value, reverse=sweep.plan['mode'] == 'max')
-    kinds = dict(chain.from_iterable(o.distributions.items() for o in trials))
-    columns = {monitor: [o.value for o in trials]}
-    columns |= {k: [o.params.get(k, _ABSENT) for o in trials] for k in kinds}
-    axes = enumerate(columns.items())
-    places, marks = zip(*(_axis(x, values, kinds.get(k)) for x, (k, values) in axes))
-    n, n_good, at = len(trials), -(-len(trials)//4), [*range(len(columns))]
-    good, other = (1.5, RAW, COLORS[0]), (1., .6, GREY)
-    looks = [(3., 1., COLORS[0]), *[good]*(n_good - 1), *[other]*(n - n_good)]
-    names = {0: 'the best trial', n_good: 'the others'}
-    if n_good > 1: names[1] = 'the best quarter'
-    lines = [Line(at, [*ys], color, names.get(i, ''), width, alpha, points=not i)
-             for i, (ys, (width, alpha, color)) in enumerate(zip(zip(*places), looks))]
-    longest = int(640/(len(columns) - 1)/SIZE/.65) - 1
-    panel = Panel(80, 24, 640, 240, lines[::-1], (0, at[-1]), (-.06, 1.06), '', yticks=[],
-                  xticks=[*zip(at, (cut_name(k, max(longest, 6)) for k in columns))],
-                  labels=[*chain.from_iterable(marks)],
-                  hover=[(x, _under_pointer(*o, n_good)) for x, o in zip(at, columns.items())])
-    best = ', '.join(f'{k} {_label(v[0])}' for k, v in columns.items() if v[0] is not _ABSENT)
-    return Chart(800, 290, [panel], alt=f'{n} trials by their settings; the best one: {best}'[:300])

@@ -182,13 +182,13 @@ class Area:
         self.outputs, self.drawn_at, self.has_picture = _Outputs(), math.inf, has_picture
 
     def draw(self, status: str, share: float|None = None, body: str = '', chart: Any = None,
-             advice: str = 'the kernel is busy, or gone', state: str = 'running', above: str = '') -> None:
+             advice: str = 'the kernel is busy, or gone', state: str = 'running') -> None:
         "Show bar, status and time, and below what is new; `advice` if no update follows"
         now = perf_counter()
         stale, self.drawn_at = html_stale(advice, max(10, 2*(now - self.drawn_at))), now
         status += f' · as of {strftime("%H:%M:%S")}'
         parts = (f'<span style="white-space:nowrap">{escape(o)}</span>' for o in status.split(' · '))
-        head = above + _head(' · '.join(parts), share, state) + (stale if advice else '')
+        head = _head(' · '.join(parts), share, state) + (stale if advice else '')
         self.has_picture |= chart is not None and not self.outputs
         if not self.has_picture: return self.put(_bundle(head + body, status))
         picture = None if chart is None else _bundle(chart.html(is_image=True))
