@@ -111,6 +111,8 @@ def draw(seed):  # dict
         if c['incident'] == 'validate': c['incident'] = ''
     if c['step'] == 'yields': c['patient'], c['fit'] = False, {**c['fit'], 'keep_best': False}
     if c['spikes'] == 'skip': c['watch'] = False
+    # changed by name: an error in the first batch of all no longer restores the RNG states
+    if c['incident'] == 'error': c['at'] = max(c['at'], 2)
     needs_length = c['schedule'] in ('one cycle', 'warm-up', 'curve') and c['loader'] == 'stream'
     is_without = c['step'] == 'yields' or c['schedule'] == 'plateau' and not c['valid']
     if needs_length or is_without: c['schedule'] = ''
