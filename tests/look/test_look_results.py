@@ -1,7 +1,6 @@
 "`results`, `confusion` and `report` against plain PyTorch and scikit-learn"
 import copy
 from functools import partial
-from html import escape
 
 import numpy as np, pytest, sklearn.metrics as sk, torch, torch.nn.functional as F
 from torch import nn
@@ -11,8 +10,7 @@ from common import Stream, make_learner, problem, same, shuffled, weights
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
 from trainer_nb.look.report import regression_scores
 from trainer_nb.loop.parts import loader_for
-from trainer_nb.data import TensorLoader, rng_states
-from trainer_nb.look.results import Results, _Rereader
+from trainer_nb.look.results import Results
 from trainer_nb.look.samples import Look
 
 
@@ -199,29 +197,6 @@ def test_confusion_says_what_it_counts():
         assert c.lines()[0][2] == c.unit == unit and f'>{unit}<' in c._repr_html_()
         assert (f'of {targ.numel()} {unit} right' in c.title) == (unit != 'samples')
 
-@pytest.mark.parametrize('kind', ['logits', 'two classes', 'margin'])
-def test_top_losses_show_labels_and_probabilities(kind):
-    "Where a prediction is no probability, none is shown; nbs/look/15_predictions has more kinds"
-    g = torch.Generator().manual_seed(0)
-    logits, targ = 3*torch.randn(30, 3, generator=g), torch.randint(3, (30,), generator=g)
-    pred, chances, loss_fn = logits, logits.softmax(1), F.multi_margin_loss if kind == 'margin' else F.cross_entropy
-    if kind == 'two classes':
-        pred, targ, loss_fn = logits[:, 0], (targ > 0).float(), F.binary_cross_entropy_with_logits
-        chances = torch.stack([1 - pred.sigmoid(), pred.sigmoid()], 1)
-    loss = loss_fn(pred, targ, reduction='none')
-    dl = TensorLoader(torch.randn(30, 4), targ, bs=7)
-    reader, names, ids = _Rereader(dl, rng_states(dl)), ['cat', '<dog>', 'eel'], chances.argmax(1)
-    res = Results(pred, targ, loss, {}, Look(names), reader, loss_fn)
-    (losses, at), view = res.top_losses(5), res.show(5)
-    assert torch.equal(losses, loss.topk(5)[0]) and torch.equal(at, loss.topk(5)[1])
-    for i, line, html in zip(
-            at.tolist(), repr(view).splitlines()[1:], view._repr_html_().split('<tr>')[2:], strict=True):
-        mark = '✓' if ids[i] == targ[i] else '✗'
-        words = [str(i), names[int(targ[i])], names[ids[i]], mark]
-        if kind != 'margin': words.append(f'{chances[i].max():.3f}')
-        assert line.split() == [*words, f'{loss[i]:.4g}']
-        assert f'>{escape(names[ids[i]])} {mark}<' in html and '<dog>' not in html
-
 
 # Losses that are not those of batches of one
 
@@ -251,25 +226,7 @@ def test_weighted_means_and_tensors_of_other_classes_have_losses_of_samples(give
     assert type(res.loss) is torch.Tensor and torch.allclose(res.loss, expected, atol=1e-6)
 
 
-# What programs of other libraries have: detections, graphs, targets that the step makes, losses with weights
-
-def one(images, learn):
-    return [{'boxes': learn.model(o.mean((1, 2)))[None], 'labels': torch.ones(1).long()} for o in images]
-
-def detect(batch, learn):
-    pred = one(batch[0], learn)
-    if not learn.training: return {'pred': pred, 'targ': batch[1]}
-    return {'loss': sum(o['boxes'].sum() for o in pred), 'pred': pred, 'targ': batch[1]}
-
-@pytest.mark.parametrize('bs', [2, 4])
-def test_a_step_without_a_loss_shows_samples_in_their_order(bs):
-    data = [(torch.rand(3, 8, 8), {'boxes': torch.tensor([[1., 1., 4., 4.]]), 'labels': torch.tensor([i])})
-            for i in range(6)]
-    learn = Learner(nn.Linear(3, 4), train_step=detect, display=False)
-    res = learn.results(DataLoader(data, bs, collate_fn=lambda o: tuple(zip(*o))))
-    assert len(res) == 6 and res.top_losses(6)[1].tolist() == [*range(6)]
-    assert [dict(o) for o in res.show(3).captions] == [
-        {'#': str(i), 'target': str(i), 'predicted': '1'} for i in range(3)]
+# What programs of other libraries have: graphs, targets that the step makes, losses with weights
 
 class Graphs:
     "As batches of torch_geometric"
