@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
-from trainer_nb.features.activations import Activations
+from trainer_nb.features.ema import EMA
 from trainer_nb.loop import accumulate, averages, steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
@@ -72,7 +72,7 @@ def counted():
 def warm():
     "What the library tries once in a process is tried before anything is counted"
     for optim in torch.optim.SGD, torch.optim.AdamW:
-        make_learner(nn.Linear(4, 3), in_list(3), optim=optim, hooks=[Activations()]).fit(1)
+        make_learner(nn.Linear(4, 3), in_list(3), optim=optim, hooks=[EMA()]).fit(1)
 
 def data(n):
     g = torch.Generator().manual_seed(0)

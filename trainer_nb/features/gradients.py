@@ -49,10 +49,8 @@ class _Window:
         both = [i for i in self.grads if params[i].grad is not None]
         if both: each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
         for i in self.grads.keys() - set(both):
-            if self.grads[i].is_sparse: params[i].grad = self.grads[i].clone()
-            else:
-                params[i].grad = torch.empty_like(params[i])
-                local(params[i].grad).copy_(self.grads[i])
+            params[i].grad = torch.empty_like(params[i])
+            local(params[i].grad).copy_(self.grads[i])
         total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
         if not grads: return
         if isinstance(total, Tensor): total = to_device(total.clamp(min=1e-20), grads[0].device)

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ..base import each_, entries, local, norms, takes_found_inf
+from ..base import each_, local, norms, takes_found_inf
 from trainer_nb.loop import (
     Hook, Learner, as_count, named_parameters, parameters, refuse_closures, stack_scalars, trained
 )
@@ -46,11 +46,7 @@ def _named_floats(x, name='batch'):
 def _largest(tensors):
     "Find the largest absolute value of each tensor, 0-d; nan if it holds one"
     here = [local(o.detach()) for o in tensors]
-    if not here: return []
-    try: return norms([o if o.numel() else o.new_zeros(1) for o in here], math.inf)
-    except RuntimeError:
-        if all(o.layout is torch.strided for o in here): raise
-        return _largest([entries(o) for o in here])      # some are sparse
+    return norms([o if o.numel() else o.new_zeros(1) for o in here], math.inf) if here else []
 
 # %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
 def _where(learn): return learn.state.epoch, learn.state.batch_idx
