@@ -169,7 +169,8 @@ class Chart:
 
     def png(self) -> tuple[bytes, dict[str, int]]:  # 'width' and 'height' in pixels on a page
         "Draw the chart on white, at two pixels per pixel of the page, or less in a wide picture"
-        png, size = self.figure()._repr_png_()
+        from matplotlib import style
+        with style.context('default'): png, size = self.figure()._repr_png_()
         return fewer_colors(png, 48), size
 
     def figure(self) -> Any:  # `matplotlib.figure.Figure`, independent of pyplot

@@ -25,15 +25,14 @@ from .output import Drawn
 # %% ../../nbs/show/06_batch_size.ipynb #be18c9ab
 class _Gauge:
     "Measures the peak and the time of a step"
-    def __init__(self, learn, extra):
-        self.learn, self.extra = learn, extra       # extra: bytes that only the sandbox needs
-        self.is_cuda = learn.device.type == 'cuda'
+    def __init__(self, device, extra):      # extra: bytes that only the sandbox needs
+        self.device, self.extra, self.is_cuda = device, extra, device.type == 'cuda'
 
     def peak(self, f):
         "Call `f`, and return the most bytes that training took meanwhile; 0 if unknown, as on a CPU"
-        if self.is_cuda: torch.cuda.reset_peak_memory_stats(self.learn.device)
+        if self.is_cuda: torch.cuda.reset_peak_memory_stats(self.device)
         f()
-        return torch.cuda.max_memory_allocated(self.learn.device) - self.extra if self.is_cuda else 0
+        return torch.cuda.max_memory_allocated(self.device) - self.extra if self.is_cuda else 0
 
     def time(self, f):
         "Call `f` some times, and return the seconds of a step"
@@ -41,7 +40,7 @@ class _Gauge:
         while len(times) < 3 or perf_counter() < end and len(times) < 50:
             start = perf_counter()
             f()
-            if self.is_cuda: torch.cuda.synchronize(self.learn.device)
+            if self.is_cuda: torch.cuda.synchronize(self.device)
             times.append(perf_counter() - start)
         return median(times)
 
@@ -102,12 +101,13 @@ _ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more sampl
          '': 'running'}
 
 # %% ../../nbs/show/06_batch_size.ipynb #c3eaf215
+_SHARE = .9     # of the limit that the largest batch may take
+
 @dataclass(repr=False)
 class BatchSizes(Drawn):
     "Throughput by batch size, and on a GPU the memory; a table"
     current: int                # samples in a batch of `train_dl`
     limit: int|None = None      # bytes that training may take; None: unknown
-    share: float = .9           # of the limit that the largest batch may take
     n_accum: int = 1            # batches in a step, by `GradAccum`
     sizes: list = field(default_factory=list)       # batch sizes that found memory, ascending
     peaks: list = field(default_factory=list)       # peak bytes of a step, by size; 0: unknown
@@ -122,14 +122,14 @@ class BatchSizes(Drawn):
         for values, v in (self.sizes, size), (self.peaks, peak), (self.speeds, speed): values.insert(i, v)
 
     def fits(self, peak: int) -> bool:
-        "Return whether a peak is within the share of the limit"
-        return self.limit is None or peak <= self.share*self.limit
+        "Return whether a peak is within 90 % of the limit"
+        return self.limit is None or peak <= _SHARE*self.limit
 
     @property
     def largest(self) -> int|None:  # None if no batch fits
-        "Return the largest batch that fits; without a limit, that share of the largest that found memory"
+        "Return the largest batch that fits; without a limit, 90 % of the largest that found memory"
         fitting = [n for n, peak in zip(self.sizes, self.peaks) if self.fits(peak)]
-        if fitting and self.limit is None and self.failed: return max(int(self.share*fitting[-1]), 1)
+        if fitting and self.limit is None and self.failed: return max(int(_SHARE*fitting[-1]), 1)
         return fitting[-1] if fitting else None
 
     @property
@@ -146,7 +146,7 @@ def _next_size(found, good, bad):
     if found.limit is None or bad == found.failed or len(found.sizes) < 2: return middle
     (a, b), (low, high) = found.sizes[-2:], found.peaks[-2:]
     if high <= low: return middle
-    at = a + (found.share*found.limit - low)/(high - low)*(b - a)
+    at = a + (_SHARE*found.limit - low)/(high - low)*(b - a)
     return min(max(int(at), good + 1), bad - 1)
 
 def _search(found, measure, most, smallest=1):
@@ -176,8 +176,9 @@ def _search(found, measure, most, smallest=1):
         else: size = _next_size(found, good, bad)
 
 # %% ../../nbs/show/06_batch_size.ipynb #492d3f55
-def _found(learn, r, gauge, limit, most):
+def _found(r, gauge, limit, most):
     "Search within a dry run"
+    learn = r.learn
     samples, accum = _Samples(learn.train_dl), learn.provider('accumulation')
     current = batch_size(samples.take(1) and samples.batches[0])
     found = BatchSizes(current, limit, n_accum=accum.n if accum else 1)
@@ -227,4 +228,4 @@ def find_batch_size(learn: Learner,
         with learn.dry_run() as r:
             extra = _allocated(learn.device) - before
             limit = memory_in_use(learn.device)[1] if learn.device.type == 'cuda' else None
-            return _found(r.learn, r, _Gauge(r.learn, extra), limit, most)
+            return _found(r, _Gauge(learn.device, extra), limit, most)

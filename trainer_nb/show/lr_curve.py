@@ -178,7 +178,6 @@ class LRCurve(Drawn):
     lrs: list = field(default_factory=list)     # of the largest param group, one for each optimizer step
     losses: list = field(default_factory=list)  # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
-    shown_in: int|None = None       # the cell that already shows it
     why, label = property(_why_none), property(_label)
     smoothed, good_range = property(_smoothed), property(_good_range)
     offered, status = _offered, _status

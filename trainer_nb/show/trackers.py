@@ -119,7 +119,6 @@ class TensorBoardLogger(Logger):
         self.writer.flush()
 
     def close(self, learn: Learner) -> None:
-        if self.writer is None: return
         if self.waiting is not None: self.waiting.remove()
         self.writer.close()
         self.writer = None
