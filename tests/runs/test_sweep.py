@@ -165,6 +165,8 @@ def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
     assert [o['run'] for o in sorted(found.rows, key=lambda o: o['run'])] == ['trial-000', 'trial-003']
     assert [o.state.name for o in found.study.trials] == ['COMPLETE', 'FAIL', 'PRUNED', 'COMPLETE']
     check_told(search(tmp_path/'a', 3, n_epochs=1), 3)
+    def pruned(trial): raise optuna.TrialPruned
+    assert not len(search(tmp_path/'b', 1, make=pruned))
 
 def test_bad_arguments(tmp_path):
     for change, error, words in [

@@ -91,7 +91,7 @@ class _Screen:
         return ' · '.join([f'{len(rows)} of {self.n_trials} trials', *counts_of(rows),
                            *([f'{format_time(left_s)} left'] if left_s > 0 else [])])
 
-    def _share(self, rows, active): return min((len(rows) - len(active))/self.n_trials, 1)
+    def _share(self, rows, active): return min((len(rows) - len(active))/max(self.n_trials, 1), 1)
 
     def draw(self, active):
         if self.area is None: return
@@ -156,7 +156,7 @@ class _Search:
             return trial
         while len(self.sweep) < self.n_trials:
             if trial := _started(self.sweep, self.make, self.kwargs): return trial
-            self.n_trials -= 1      # it is left out
+            self.n_trials = self.screen.n_trials = self.n_trials - 1       # it is left out
         return None
 
     def _look(self, trial):
