@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 from trainer_nb.all import GradAccum
 from trainer_nb.base import common_device
 from trainer_nb.features.activations import Activations
-from trainer_nb.loop.history import Series
+from trainer_nb.loop.history import _Series
 from trainer_nb.loop.averages import stack_scalars, weighted_sums
 from trainer_nb.loop.optim import load_optimizer, total_norm
 
@@ -37,7 +37,7 @@ def test_scalars_meet_on_the_device():
 
 def test_a_column_holds_values_of_both(monkeypatch):
     "As of an optimizer that has no gradient in its first steps"
-    seen, series = [], Series()
+    seen, series = [], _Series()
     monkeypatch.setattr('trainer_nb.loop.history._as_array', lambda t: seen.append(t) or array('d', [0.]*len(t)))
     series.extend(0, torch.zeros(3))
     series.extend(3, far(2))

@@ -109,32 +109,6 @@ def test_validation_without_a_loss():
 
 # Tensors that change after the step
 
-class Returns(nn.Module):
-    "A model that returns a tensor which changes later"
-    def __init__(self, kind):
-        super().__init__()
-        self.weight, self.kind = nn.Parameter(torch.ones(4)), kind
-        self.register_buffer('buffer', torch.zeros(64, 4))
-    def forward(self, x):
-        with torch.no_grad():
-            if self.kind == 'param': self.weight.copy_(x[0])
-            else: self.buffer[:len(x)] = x      # as a CUDA graph does with its static output
-        if self.kind == 'param': return self.weight
-        return x*self.weight if self.training else self.buffer[:len(x)]
-
-def test_predictions_that_are_parameters():
-    "Each batch has its own value, and the next batch overwrites it"
-    x = torch.arange(1., 41).reshape(10, 4)
-    _, values = fitted(1, [Metric(lambda p, t: p.double().mean(), name='mean')], Returns('param'), tensors=(x, x),
-                       loss_fn=lambda p, t: p.sum())
-    assert_both(values, 'mean', x.double().mean().item())
-
-def test_predictions_in_a_buffer():
-    def f(pred, targ): return (pred*targ).double().mean()
-    x = torch.randn(320, 4)
-    _, values = fitted(10, [f], Returns('buffer'), tensors=(x, x), loss_fn=F.mse_loss)
-    assert values['valid_f'] == pytest.approx(x.double().square().mean().item(), abs=1e-6)
-
 class Reusing:
     "A loader that has one pair of tensors, and fills it anew for each batch"
     def __init__(self, bs, x, y): self.bs, self.x, self.y = bs, x, y

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['trained', 'trained_parameters', 'trains_loss', 'owners', 'named_parts', 'is_by_name', 'check_names',
-           'make_optimizers', 'needs_closure', 'refuse_closures', 'untouched', 'parameters', 'gradients', 'total_norm',
+           'make_optimizers', 'needs_closure', 'refuse_closures', 'parameters', 'gradients', 'total_norm',
            'load_optimizer', 'set_option', 'set_lr', 'lr_names', 'group_rates', 'check_optimizers', 'check_shared',
            'differentiate', 'step_with_closure']
 
@@ -131,7 +131,7 @@ def refuse_closures(learn: Any, who: str, why: str) -> None:
         raise ValueError(f'{who} is not for {type(opt).__name__}, '
                          f'whose step evaluates the loss again: {why}')
 
-def untouched(params: Iterable[nn.Parameter], kept: Iterable[tuple]) -> bool:
+def _untouched(params: Iterable[nn.Parameter], kept: Iterable[tuple]) -> bool:
     "Return whether weights and gradients equal the copies `kept`; waits for the device"
     for p, (w, g) in zip(params, kept):
         if (p.grad is None) != (g is None) or not torch.equal(p, w): return False
@@ -272,7 +272,7 @@ def step_with_closure(learn: Any) -> bool:
     def closure():
         nonlocal is_new
         was_new, is_new = is_new, False
-        if not (was_new and untouched(params, kept)):
+        if not (was_new and _untouched(params, kept)):
             with torch.enable_grad():
                 phase.do['do_zero_grad']()
                 differentiate(learn, phase.do['do_step'])
