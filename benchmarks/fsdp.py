@@ -2,8 +2,7 @@
 
 A model of 16 blocks of two linear layers (256 → 1024 → 256) trains with Adam on batches of 256 samples a rank, over
 gloo on the CPU. After some steps each rank counts the bytes of its shards: weights and both moments of Adam. The share
-is the bytes of these in the whole model, divided by the number of ranks. The peak is that of the tensors that
-operations return in a step: gathered weights, activations and gradients. Memory inside an operation is not counted.
+is the bytes of these in the whole model, divided by the number of ranks.
 """
 import platform
 from pathlib import Path
@@ -15,7 +14,6 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch import nn
 
 from trainer_nb.all import Accelerate, Hook, Learner, set_seed
-from trainer_nb.base.memory import TensorMeter
 from trainer_nb.base import local
 
 MIB = 2**20
@@ -30,24 +28,19 @@ class Block(nn.Module):
 
 
 class Held(Hook):
-    "Writes what this rank holds after the third step, and the peak of the fourth"
+    "Writes what this rank holds after the fourth step"
     def __init__(self, folder): self.folder = folder
-
-    def do_step(self, learn, nxt, model, loss_fn):
-        if learn.state.optimizer_step == 3: self.meter = TensorMeter().__enter__()
-        return nxt(model, loss_fn)
 
     def after_step(self, learn):
         if learn.state.optimizer_step != 4: return
-        self.meter.__exit__(None, None, None)
         params = list(learn.model.parameters())
         states = [o for p in params for o in learn.opt.state[p].values()]
         n_bytes = sum(local(o).nbytes for o in (*params, *states))
-        (Path(self.folder)/str(learn.world.rank)).write_text(f'{n_bytes} {self.meter.peak}')
+        (Path(self.folder)/str(learn.world.rank)).write_text(str(n_bytes))
 
 
 def measure(n):
-    "Most bytes that a rank of `n` holds, and the highest peak"
+    "The share of a rank of `n`, and the most bytes that one holds"
     set_seed(0)
     x, y = torch.randn(256*n*5, 256), torch.randint(10, (256*n*5,))
     model = nn.Sequential(*(Block() for _ in range(16)), nn.Linear(256, 10))
@@ -57,17 +50,16 @@ def measure(n):
         learn = Learner(model, (x, y), loss_fn=F.cross_entropy, optim=torch.optim.Adam, lr=1e-3, bs=256*n,
                         hooks=[accelerate, Held(folder)], display=False)
         learn.launch(n, 1)
-        found = [tuple(map(int, o.read_text().split())) for o in Path(folder).iterdir()]
+        found = [int(o.read_text()) for o in Path(folder).iterdir()]
     assert len(found) == n
     whole = 3*sum(p.nbytes for p in model.parameters())
-    return whole/n, max(o for o, _ in found), max(o for _, o in found)
+    return whole/n, max(found)
 
 
 if __name__ == '__main__':
     torch.set_num_threads(1)
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}\n')
-    print('| ranks | share, MiB | held, MiB | held / share | peak of a step, MiB |\n'
-          '| ---: | ---: | ---: | ---: | ---: |')
+    print('| ranks | share, MiB | held, MiB | held / share |\n| ---: | ---: | ---: | ---: |')
     for n in 1, 2, 4:
-        share, held, peak = measure(n)
-        print(f'| {n} | {share/MIB:.1f} | {held/MIB:.1f} | {held/share:.3f} | {peak/MIB:.1f} |')
+        share, held = measure(n)
+        print(f'| {n} | {share/MIB:.1f} | {held/MIB:.1f} | {held/share:.3f} |')

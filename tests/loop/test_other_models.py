@@ -125,14 +125,3 @@ def test_buffers_that_the_module_does_not_take_are_refused_and_nothing_changes(t
     with pytest.raises(ValueError, match=r'1\.running_mean is \(3,\) there and \(5,\) here'):
         other.load(tmp_path/'state.pt')
     assert same(before, weights(other.model)) and other.state.epoch == 0
-
-@pytest.mark.filterwarnings('ignore::DeprecationWarning')
-@pytest.mark.parametrize('what', ['EMA', 'summary'])
-def test_torchscript_is_refused_where_it_cannot_be_looked_into(what):
-    import trainer_nb.all as all
-    net = nn.Sequential(torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU())), nn.Linear(8, 3))
-    learn = make_learner(net)
-    learn.fit(1)
-    with pytest.raises(ValueError, match=f'TorchScript, which {what} cannot.*Python module'):
-        if what == 'summary': learn.summary()
-        else: learn.fit(1, hooks=[getattr(all, what)()])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'RAW', 'SIZE', 'DARK', 'text_table', 'Rich', 'html_table',
-           'html_img', 'themed', 'blank_figure', 'tint', 'new_figure']
+           'html_img', 'fewer_colors', 'themed', 'blank_figure', 'tint', 'new_figure']
 
 # %% ../../nbs/draw/01_tables.ipynb #14c29ffa
 import warnings
@@ -64,6 +64,13 @@ def html_img(data: bytes, alt: str, width: int, kind: str = 'png') -> str:
     "Write a picture's bytes as HTML, `width` CSS pixels wide"
     return (f'<img alt="{escape(alt)}" style="width:{width}px;max-width:100%;height:auto;display:block;margin:0" '
             f'src="data:image/{kind};base64,{b64encode(data).decode()}">')
+
+def fewer_colors(png: bytes, n: int) -> bytes:
+    "Write a PNG with a palette of `n` colours, at most 256: a third of the bytes"
+    from PIL import Image
+    file = BytesIO()
+    Image.open(BytesIO(png)).quantize(n).save(file, 'png', optimize=True)
+    return file.getvalue()
 
 # %% ../../nbs/draw/01_tables.ipynb #0645e50f
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#8E2C6B', '#3B93CF', '#7A5A00', '#6A5ACD', '#C08400')

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..base import BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, did_you_mean, local, tensors_in, to_device
 from ..draw import GREY, INK, blank_figure, text_table
-from ..loop import Learner, MainProcessHook, as_count, matching, refuse_script
+from ..loop import Learner, MainProcessHook, as_count, matching
 
 # %% ../../nbs/features/09_activations.ipynb #6a9daf2f
 def _is_layer(m):
@@ -163,7 +163,6 @@ class Activations(MainProcessHook):
         return {**dict(zip(_FORMATS, rows[..., :3].unbind(-1))), 'bins': rows[..., 3:]}
 
     def before_fit(self, learn: Learner) -> None:
-        refuse_script(learn.fitting.model, self.name)
         self._modules = _find_layers(learn.fitting.model, self.patterns)
         if [*self._modules] != [name for name, _ in self.layers]:       # another model
             self._begin([[name, type(m).__name__] for name, m in self._modules.items()])

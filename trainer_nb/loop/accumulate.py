@@ -81,9 +81,9 @@ class Measures(_Seen):
         for o in self.averages: o.add(result, n)
         for m, o in self.objects: noting(m, o.update, *map(detached, m.inputs(result)))
 
-    def see_early(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
-        "Pass the current batch to the metrics before it is done, in a way that `undo` takes back"
-        self.before = self._states(deepcopy)
+    def see_part(self, result: Mapping, n: float | Tensor, counts: bool = True) -> None:
+        "Pass a part of the current batch to the metrics, in a way that `undo` takes back"
+        if self.before is None: self.before = self._states(deepcopy)
         self.see(result, n, counts)
 
     def undo(self) -> None:
@@ -317,11 +317,19 @@ class _Totals(_Packed):
 # %% ../../nbs/loop/21_accumulate.ipynb #41182ad1
 class _Current(_Totals):
     "A pass that is still open"
+    @property
+    def looked(self) -> bool:
+        "Whether the metrics have seen the current batch, or parts of it"
+        return self.measures.before is not None
+
     def look(self, result: Mapping, n: float | Tensor) -> None:
         "Pass the first batch to the metrics before `add`, so that their errors show before training"
-        if self.rows or self.n_packed or not self.metrics: return
-        if all(m.pred in result and m.targ in result for m in self.metrics):
-            self.measures.see_early(result, n, not self.world.is_padding)
+        if self.rows or self.n_packed: return
+        if all(m.pred in result and m.targ in result for m in self.metrics): self.take(result, n)
+
+    def take(self, result: Mapping, n: float | Tensor) -> None:
+        "Pass a part of a batch, of weight `n`, to the metrics, instead of the whole batch in `add`"
+        if self.metrics: self.measures.see_part(result, n, not self.world.is_padding)
 
     def forget(self) -> None:
         "Drop what was recorded for the current batch"
@@ -329,7 +337,7 @@ class _Current(_Totals):
         self.undo()
 
     def undo(self) -> None:
-        "Take the current batch out of the metrics, if they have seen it"
+        "Take the current batch, or those parts of it that they have seen, out of the metrics"
         self.measures.undo()
 
     def running(self) -> dict[str, float]:  # of metrics, recorded and returned numbers, on this rank
