@@ -13,7 +13,7 @@ from .reading import flags_of
 from .history import HISTORY_KINDS, History
 from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
-    check_names, differentiate, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
+    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
