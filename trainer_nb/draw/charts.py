@@ -65,7 +65,8 @@ def _draw_panel(ax, p):
         ys = [y if is_drawable(y) and (y > 0 or not p.ylog) else math.nan for y in o.ys]
         style = (0, [float(v)/o.width for v in o.dash.split()]) if o.dash else '-'
         look = dict(color=o.color, alpha=o.alpha, clip_on=o.may_leave, zorder=3)    # above the frame
-        ax.plot(o.xs, ys, ls=style, lw=.72*o.width, label=o.name or '_', **look)
+        is_smooth = o.alpha == 1        # the edges of pale, noisy curves would take half of the bytes
+        ax.plot(o.xs, ys, ls=style, lw=.72*o.width, label=o.name or '_', antialiased=is_smooth, **look)
         dots = list(filter(None, o.dots([(x, y) if y == y else None for x, y in zip(o.xs, ys)])))
         if dots: ax.plot(*zip(*dots), 'o', ms=4.3, mew=0, **look)
     ring = dict(mfc='none', ms=8, mew=1.3, clip_on=False, zorder=3)
