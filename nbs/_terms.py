@@ -93,8 +93,17 @@ TERMS = _listed({   # page, or page#section → terms
     'save/05_early_stopping': 'patience, restore best weights',
     'save/06_export': 'safetensors, torch.export, deployment, serving',
     'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
-    'howto/16_everyday': 'recipes, everyday recipes, onnx, export onnx, onnx runtime, onnxruntime, k-fold, kfold, '
-                         'k-fold cross-validation, cross-validation, cross validation, StratifiedKFold, GroupKFold',
+    'howto/16_everyday': 'recipes, everyday recipes',
+    'howto/16_everyday#export-to-onnx': 'onnx, export onnx, onnx runtime, onnxruntime',
+    'howto/16_everyday#cross-validate-and-predict-with-an-ensemble':
+        'k-fold, kfold, k-fold cross-validation, cross-validation, cross validation, StratifiedKFold, GroupKFold, '
+        'ensemble, ensembles, model averaging',
+    'howto/16_everyday#save-memory-with-activation-checkpointing':
+        'activation checkpointing, gradient checkpointing, recompute, offload activations',
+    'howto/16_everyday#use-a-scheduler-of-timm': 'timm scheduler',
+    'howto/16_everyday#use-a-metric-of-scikit-learn': 'scikit-learn metric, sklearn metric, f1 score, roc auc',
+    'howto/16_everyday#forecast-with-quantiles': 'quantile regression, pinball loss, prediction interval',
+    'howto/16_everyday#write-a-card-of-a-run': 'model card',
     'howto/16_everyday#predict-one-image': 'predict one image, predict a single sample, single image',
     'howto/16_everyday#use-the-model-without-this-library': 'inference without the library, production',
     'howto/16_everyday#write-a-loss-of-your-own-or-weigh-classes': 'custom loss function, focal loss',

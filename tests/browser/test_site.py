@@ -154,6 +154,7 @@ FOUND = {       # what people type → the page that comes first
     'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
     'top losses': 'look/03_results', 'onnx': 'howto/16_everyday', 'profiler': 'features/08_profile',
     'save best model': 'save/07_rewind', 'export onnx': 'howto/16_everyday', 'k-fold': 'howto/16_everyday',
+    'ensemble': 'howto/16_everyday', 'activation checkpointing': 'howto/16_everyday',
     'time series': 'lessons/05_forecasting', 'hugging face': 'lessons/03_text', 'lora': 'lessons/06_adapters',
     'peft': 'lessons/06_adapters', 'timm': 'lessons/07_pretrained',
     'predict one image': 'howto/16_everyday', 'class weights': 'start/04_faq',
