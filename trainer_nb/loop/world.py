@@ -6,11 +6,8 @@
 __all__ = ['World']
 
 # %% ../../nbs/loop/08_world.ipynb #cf640639
-from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..base import batch_size
@@ -25,11 +22,6 @@ class World:
     is_sharded = False      # every parameter is sharded
     control: Any = None          # process group for messages between hosts
 
-    @property
-    def shards(self) -> tuple[int, int]:
-        "How many ranks share a sharded parameter, and which shard is here"
-        return self.size, self.rank
-
     def count(self, dl: Any, i: int, batch: Any) -> int:
         "Count the samples of batch `i` of a pass; return those of this rank"
         if type(batch) is dict and adapter_of(dl).parts: n = sum(map(batch_size, batch.values()))
@@ -38,21 +30,14 @@ class World:
         return n
 
     # what `parallel` overrides; x stands for a tensor, state for a nesting of tensors
-    def is_same(self, what: str) -> bool: return True   # is this string the same on all ranks?
-    def backward(self, learn: Any) -> AbstractContextManager: return nullcontext()      # around a backward
     def sum(self, x: Tensor) -> Tensor: return x        # summed over all ranks
     def first(self, x: Any) -> Any: return x            # the object of rank 0, for all ranks
     def gather(self, x: Any) -> Any: return [x]         # the objects of all ranks, for rank 0; None for others
     def all_gather(self, x: Any) -> list: return [x]    # the same for all ranks
-    def merged(self, metric: Any) -> Any: return metric # a metric object that computes over the batches of all ranks
     def rng_states(self, state: Any) -> Any: return state   # for this rank, made from a state that all ranks share
     def whole(self, x: Tensor) -> Tensor: return x      # one that may be sharded, whole
     def collect(self, state: Any) -> Any: return state  # the same for each tensor, on rank 0
+    def cut(self, x: Tensor, part: Tensor) -> Tensor: return x  # a whole tensor, sharded like `part`
     def split(self, opt: Any, state: Any) -> Any: return state  # an optimizer's whole state, sharded to be loaded
     def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
-    def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
     def own_buffers(self, module: Any) -> dict[str, Tensor]: return {}  # those that may differ from the main process
-
-    def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
-        "Return a tensor for a checkpoint to fill, sharded alike"
-        return torch.empty(shape, dtype=dtype)

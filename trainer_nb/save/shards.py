@@ -90,7 +90,7 @@ def read_parts(state: Any, path: str | Path, world: World) -> Any:
     error = None
     try:
         _check_sizes(holes.values(), path)
-        for key, hole in holes.items(): tensors[key] = world.empty(hole['shape'], hole['dtype'])
+        for key, hole in holes.items(): tensors[key] = torch.empty(hole['shape'], dtype=hole['dtype'])
         _read(tensors, holes, path, world)
     except Exception as e:
         error = str(e) if isinstance(e, BadCheckpoint) else f'{type(e).__name__}: {e}'
@@ -112,7 +112,7 @@ def _check_sizes(holes, path):
 def _read(tensors, holes, path, world):
     "Fill tensors, and read only the files that hold rows for this rank"
     def mine(t):
-        return _rows_of(len(t), *world.shards) if hasattr(t, 'full_tensor') else range(len(t))
+        return _rows_of(len(t), world.size, world.rank) if hasattr(t, 'full_tensor') else range(len(t))
     here = {key: mine(t) for key, t in tensors.items()}
     for i in range(max(o['files'] for o in holes.values())):
         there = {key: _rows_of(len(t), holes[key]['files'], i) for key, t in tensors.items()}
@@ -145,7 +145,7 @@ def _agreed_place(folder, world, step):
 class StateWriter:
     "A copy of the state, which a thread writes to a folder"
     def __init__(self, folder: Any, world: Any, step: int):
-        self.folder, self.rank, self.n_files = folder, world.rank, world.shards[0]
+        self.folder, self.rank, self.n_files = folder, world.rank, world.size
         self.place, self.error, self.thread = _agreed_place(folder, world, step), None, None
 
     def start(self, learn: Any, info: Any, patience: Callable, done: Callable, what: str) -> None:
