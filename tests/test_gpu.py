@@ -21,7 +21,7 @@ from common import Share, make_learner, reasons, same, stop_when, weights
 from test_no_sync import counted
 from trainer_nb.all import (
     AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, Offload,
-    OneCycle, Recompute, TensorLoader, TrainingInterrupted, accuracy, diff, prefetch
+    OneCycle, Recompute, TensorLoader, TrainingInterrupted, accuracy, diff
 )
 from trainer_nb.base import hashes
 from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
@@ -223,11 +223,9 @@ FITS = {
     'two optimizers': lambda model: {'train_step': by_name, 'optim': halves(model), 'metrics': [accuracy]},
 }
 LOADERS = {'on the device': lambda n: batches(n),
-           'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE),
-           'prefetched': lambda n: prefetch([(x.cpu(), y.cpu()) for x, y in batches(n)], DEVICE)}
+           'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE)}
 
-@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host'),
-                                     ('plain', 'prefetched')])
+@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host')])
 def test_nobody_waits_between_two_updates(key, dl, monkeypatch):
     # the guard looks once a second, too
     monkeypatch.setattr(trainer_nb.features.nan_guard, 'perf_counter', lambda: 0.)
@@ -266,11 +264,11 @@ def test_a_scaler_waits_once_in_a_step():
 
 # The way of the batches
 
-def test_batches_that_arrive_by_the_side_are_the_same():
+def test_batches_that_arrive_during_the_work_are_the_same():
     "Their memory is not used again while the device works on them, which it does for long"
     x, y = torch.arange(64*256*256.).view(64, 256, 256).div(2**20), torch.arange(64)
     heavy, sums, targs = torch.eye(256, device=DEVICE), [], []
-    for xb, yb in prefetch(TensorLoader(x, y, bs=4), DEVICE):
+    for xb, yb in TensorLoader(x, y, bs=4, device=DEVICE):
         assert xb.device == DEVICE
         work = xb
         for _ in range(20): work = work @ heavy
@@ -288,7 +286,7 @@ def test_fits_are_the_same_from_wherever_the_batches_come():
         return weights(learn.model)
     x, y = data(20)
     one, dl = fit(batches(20)), TensorLoader(x, y, bs=BS)
-    for o in (TensorLoader(x, y, bs=BS, device=DEVICE), dl, prefetch(dl, DEVICE),
+    for o in (TensorLoader(x, y, bs=BS, device=DEVICE), dl,
               TensorLoader(x.to(DEVICE), y.to(DEVICE), bs=BS)): assert same(fit(o), one)
 
 # State

@@ -7,7 +7,7 @@ from trainer_nb.all import (
     EarlyStopping, F, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook,
     Learner, Loaders, LRScheduler, MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule,
     SeededLoader, TensorBoardLogger, TensorDataset, TensorLoader, WarmupCosine, accuracy, batch_size, combine,
-    cosine, linear, load_model, nn, prefetch, set_seed, show_error, to_device, torch, warmup
+    cosine, linear, load_model, nn, set_seed, show_error, to_device, torch, warmup
 )
 
 
@@ -71,6 +71,6 @@ def main(folder: str) -> History:
               Schedule(combine([.3, .7], [linear(0., 1.), cosine(1., 0.)])),
               LRScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1))]
     loader = Loaders({'a': TensorLoader(x, y, bs=8, shuffle=True), 'b': SeededLoader(TensorDataset(x), 4)})
-    for batch in prefetch(loader, 'cpu'): print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
+    for batch in loader: print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
     show_error()
     return history

@@ -7,7 +7,7 @@ import pytest, torch
 from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig
 
 from test_distributed import check_equal, learner, noisy
-from trainer_nb.all import EMA, Accelerate, Compile, LambdaHook, set_seed
+from trainer_nb.all import EMA, Accelerate, Compile, GradAccum, GradClip, LambdaHook, set_seed
 from trainer_nb.base import local
 
 def sharded(*units, copies=1):
@@ -16,9 +16,9 @@ def sharded(*units, copies=1):
     return Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2, **policy),
                       parallelism_config=config)
 
-def run(case, n_epochs, copies):
+def run(case, n_epochs, copies, *hooks):
     "A fit, whose ranks have their part of everything; then it is saved, and goes on"
-    alone, learn = learner(case), learner(case, sharded('Sequential', copies=copies))
+    alone, learn = learner(case, *hooks), learner(case, *hooks, sharded('Sequential', copies=copies))
     alone.fit(n_epochs)
     learn.fit(n_epochs)
     for p in learn.opt.param_groups[0]['params']:
@@ -27,7 +27,7 @@ def run(case, n_epochs, copies):
     for _ in range(2):
         learn.save('saved.pt')
         torch.distributed.barrier()
-        loaded = learner(case)
+        loaded = learner(case, *hooks)
         loaded.load('saved.pt')
         check_equal(alone, loaded)
         for o in alone, learn:
@@ -58,6 +58,7 @@ if __name__ == '__main__':
     path, copies = Path(sys.argv[1]), int(sys.argv[2])
     run('adam', 2, copies)
     run('accumulation and clip', 1, copies)
+    run('plain', 1, copies, GradClip(norm_per_tensor=.02), GradAccum(2))
     run_twice(copies)
     is_refused('EMA does not work on a sharded model', 'plain', sharded(copies=copies), EMA(.9))
     is_refused('Compile does not work on a sharded model', 'plain', sharded(copies=copies), Compile())

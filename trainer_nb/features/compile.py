@@ -14,8 +14,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from ..base import CONVOLUTIONS, compile_modes, has_hooks, mark_stepped, tracing_backward, unproven
-from ..data import length, nominal_batch_size, source
+from ..base import CONVOLUTIONS, compile_modes, has_hooks, mark_stepped, tracing_backward
+from ..data import length, nominal_batch_size
 from .graphs import CompiledModel, CompiledOptimizer, CompiledStep, Functions, reason
 from .options import fill_momentum
 from ..loop import Hook, Learner, parameters, refuse_closures
@@ -114,7 +114,6 @@ def _check_mode(mode, what, backend):
 
 def _full_size(dl):
     "Return the samples in a full batch, if a pass may end with a smaller one; else 0"
-    dl = source(dl)
     return nominal_batch_size(dl) or 0 if (length(dl) or 0) > 1 else 0
 
 _TWICE = ('Compile: the step differentiates gradients of the model, which torch.compile cannot; '
@@ -128,7 +127,6 @@ def _noted(f):
         raise
 
 # %% ../../nbs/features/07_compile.ipynb #82ae01aa
-@unproven("Compile(what='step')")
 class Compile(Hook):
     """Compile the model, or the whole training step, with `torch.compile`
 

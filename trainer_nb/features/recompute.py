@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean, unproven
+from ..base import BATCH_NORMS, INSTANCE_NORMS, did_you_mean
 from ..loop import Hook, Learner, matching, refuse_script
 
 # %% ../../nbs/features/11_recompute.ipynb #859a95d3
@@ -93,10 +93,10 @@ def _not_counting(norms):
             o.num_batches_tracked.copy_(n)
 
 # %% ../../nbs/features/11_recompute.ipynb #c50a884e
-@unproven('Recompute')
 class Recompute(_Blocks):
     """Activation checkpointing: keep the inputs of some blocks, and recompute the rest in backward
 
+    It has never run on a GPU.
     Running statistics of BatchNorm and InstanceNorm count a batch once. A block that changes other
     buffers of its own changes them again when it is recomputed.
     """
@@ -105,9 +105,8 @@ class Recompute(_Blocks):
         quiet = {'context_fn': lambda: (nullcontext(), _not_counting(norms))} if norms else {}
         return checkpoint(forward, *args, use_reentrant=False, **quiet)
 
-@unproven('Offload')
 class Offload(_Blocks):
-    "Keep in host memory what some blocks save for backward"
+    "Keep in host memory what some blocks save for backward; it has never run on a GPU"
     def before_fit(self, learn: Learner) -> None:
         self.is_pinned = learn.device.type == 'cuda'
         super().before_fit(learn)

@@ -25,7 +25,7 @@ from trainer_nb.base import (
     backward, check_seed, drop_locals, folded, is_oom, note_place, opt_step, set_seed, to_device,
     with_comments
 )
-from ..data import Pass, is_shuffled, length, rng_states, sets_of, source
+from ..data import Pass, is_shuffled, length, rng_states, sets_of
 from trainer_nb.loop.fit import (
     BoundSteps, Fit, _misplaced, add_to_row, close_epoch, close_valid, go_back, match_loaders,
     open_epoch, open_valid, put_back, running_fit, wants_last_valid
@@ -238,7 +238,7 @@ class _Room(_Results):
 # %% ../../nbs/loop/18_learner.ipynb #0c755b57
 def _train_batches(phase, learn):
     "Open a training pass, or the rest of it; raises ValueError if the loader was replaced"
-    if source(learn.train_dl) is not phase.pass_.dl: raise ValueError(
+    if learn.train_dl is not phase.pass_.dl: raise ValueError(
         'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
         'already: replace it in after_epoch, by a loader')
     res = iter(phase.pass_)
@@ -752,7 +752,7 @@ class Learner(Hooked):
                 'predict got inputs without targets: '
                 'pass both in a tuple, predict((x0, x1, y), with_targs=True)')
             frame = None if as_frame is False else self._make_frame(as_frame, data[0], dl)
-            if is_shuffled(source(dl)) and not with_targs: warnings.warn(
+            if is_shuffled(dl) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
             phase, total = Validation(pass_=Pass(dl)), n_samples(dl)

@@ -92,9 +92,6 @@ class _OfAll:
         if self.are_ids: targ, pred = targ[targ >= 0], pred[targ >= 0]      # as `accuracy` counts
         return self.f(targ, pred)
 
-    def merge_state(self, others):
-        for o in others: self.preds, self.targs = self.preds + o.preds, self.targs + o.targs
-
     def state_dict(self): return {'preds': self.preds[:], 'targs': self.targs[:], 'are_ids': self.are_ids}
 
     def load_state_dict(self, state): vars(self).update(check_kinds(state, self.kinds, self.name))

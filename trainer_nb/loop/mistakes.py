@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..base import sample_counts
-from ..data import length, may_be_batched, nominal_batch_size, source, yields_new
+from ..data import length, may_be_batched, nominal_batch_size, yields_new
 from .accumulate import Accumulator
 from .averages import stack_scalars
 from .hooks import is_custom
@@ -252,7 +252,7 @@ def new_sums(learn: Any, steps: Any, dl: Any, *args: Any, training: bool = False
              missing: Any = None) -> Accumulator:
     "Make the accumulator for the losses and metrics of a pass"
     own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
-    is_copied = learn.device.type != 'cpu' and isinstance(source(dl), DataLoader)
+    is_copied = learn.device.type != 'cpu' and isinstance(dl, DataLoader)
     is_fresh = steps.keeps_targets[not training] and (yields_new(dl) or is_copied)
     were_seen = bool(learn.metrics and learn.history) and learn._looked.is_done(learn)
     inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple

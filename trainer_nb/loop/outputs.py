@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..base import batch_size, map_tensors, sample_counts
-from ..data import TensorLoader, adapter_of, is_stock, length, source
+from ..data import TensorLoader, adapter_of, is_stock, length
 
 # %% ../../nbs/loop/09_outputs.ipynb #ff1e9620
 def n_samples(dl: Any) -> int | None:  # None if unknown
     "Return the number of samples in a pass"
-    dl = source(dl)
     if type(dl) in (list, tuple): return sum(map(batch_size, dl))
     if type(dl) is TensorLoader: n, bs = len(dl.tensors[0]), dl.bs
     elif is_stock(dl) and dl.batch_size and not adapter_of(dl).is_partial:
