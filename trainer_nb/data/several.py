@@ -46,7 +46,8 @@ def _together(passes):
             except StopIteration:
                 passes.over.add(name)
                 if not is_longest or len(passes.over) == len(passes.parts): return
-                batch[name] = passes.again(name)
+                passes.parts[name] = _Part(passes.dl.loaders[name])     # it begins again
+                batch[name] = passes.parts[name].next()
         yield batch
 
 def _sequence(passes):
@@ -94,11 +95,6 @@ class _Passes:
         mark = next((o for o in self.marks if o['n'] == n), self.marks[-1])
         def state(part, n): return {**part.state_dict(), 'n': n, 'first': part.first}
         return {**mark, 'parts': {name: state(*o) for name, o in mark['parts'].items()}}
-
-    def again(self, name):
-        "Read the first batch of another pass"
-        self.parts[name] = _Part(self.dl.loaders[name])
-        return self.parts[name].next()
 
 # %% ../../nbs/data/03_several.ipynb #110725b6
 def is_array(o: Any) -> bool:
