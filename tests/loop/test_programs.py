@@ -21,7 +21,7 @@ from trainer_nb.all import Checkpoint, Compile, LambdaHook
 NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
 
 LAUNCH = {      # what two processes refuse, and why
-    'word_lm': 'xxx',
+    'word_lm': 'Expected input batch_size .12. to match target batch_size .20.',
     'gcn': 'cannot be multiplied',
     'fixmatch': 'Loaders.* cannot be sharded over several processes: pass a single loader',
 }
@@ -142,14 +142,17 @@ class Quiet(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, kwargs = func._schema.name.split('::')[-1].rstrip('_'), kwargs or {}
         if not self.noise.search(name) or kwargs.get('generator') is not None: return func(*args, **kwargs)
-        names, before = [o.name for o in func._schema.arguments], torch.get_rng_state()
+        params, before = func._schema.arguments, torch.get_rng_state()
+        names = [o.name for o in params]
         off = self.off.keys() & ({'dropout_p', 'dropout'} if re.search('rnn|lstm|gru', name) else names)
         args = [self.off[k] if k in off else o for k, o in zip(names, args)]
         res = func(*args, **{k: self.off[k] if k in off else o for k, o in kwargs.items()})
         torch.set_rng_state(before)
-        if off & {*names}: return res
-        given = {**dict(zip(names, args)), **kwargs}
-        if name == 'bernoulli': return res.copy_(torch.as_tensor(given.get('p', given['self'])) >= .5)
+        if off & {*names} or not isinstance(res, torch.Tensor): return res
+        given = {**{o.name: o.default_value for o in params}, **dict(zip(names, args)), **kwargs}
+        if name == 'bernoulli':
+            p = torch.as_tensor(given.get('p', given['self']))
+            return res.copy_(p if res.is_floating_point() else p >= .5)
         if name != 'multinomial': return res.fill_(.5)
         return res.copy_(given['self'].topk(given['num_samples']).indices)
 
