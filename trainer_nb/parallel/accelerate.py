@@ -155,14 +155,11 @@ def _fits_wrapper(learn):
     return not (learn.is_own('train_step') or trains_loss(learn) or accumulates or is_compiled)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #3ac0f692
-def _losses(learn, batch, precision, seed):
+def _losses(learn, modules, batch, precision, seed):
     "Return (loss, its weight or None) for each loss of a step, in evaluation mode, without a trace of it"
-    modules, res = nn.ModuleList(trained(learn)), []
-    light = torch.autograd.graph.saved_tensors_hooks(lambda t: None, lambda o: o)      # no backward follows
-    reshard(modules.modules())
+    light, res = torch.autograd.graph.saved_tensors_hooks(lambda t: None, lambda o: o), []  # no backward follows
     with without_hooks(learn) as twin, light, torch.compiler.set_stance('force_eager'), precision:
         set_seed(seed)
-        learn.world.share_modules([modules])        # each rank has batch statistics of its own
         modules.eval()
         twin.phase.clear()
         twin.batch = map_tensors(Tensor.clone, batch)       # a step may write to it
@@ -185,12 +182,16 @@ def _pieces(learn, dl):
 
 def _check_losses(learn, dl, precision):
     "Compare the mean loss of the shards of a batch with the loss of the whole; raises ValueError"
-    mine = None
-    try:
-        shard, n, batch = _pieces(learn, dl)
-        *wholes, found = [_losses(learn, o, precision(), i) for i, o in enumerate((batch, batch, shard))]
-        mine = [(loss, float(n if w is None or not n else w)) for loss, w in found]
-    except Exception: pass      # out of memory; the step raises others
+    modules, mine = nn.ModuleList(trained(learn)), None
+    reshard(modules.modules())
+    with without_hooks(learn):
+        learn.world.share_modules([modules])        # each rank has batch statistics of its own
+        try:
+            shard, n, batch = _pieces(learn, dl)
+            *wholes, found = [_losses(learn, modules, o, precision(), i) for i, o in enumerate((batch, batch, shard))]
+            mine = [(loss, float(n if w is None or not n else w)) for loss, w in found]
+        except Exception: pass      # out of memory; the step raises others
+        reshard(modules.modules())
     found = learn.world.all_gather(mine)
     if None not in found: _compare(zip(*wholes), found, .001 if isinstance(precision(), nullcontext) else .05)
 
@@ -199,9 +200,9 @@ def _compare(wholes, found, tol):
     for ((whole, _), (other, _)), parts in zip(wholes, zip(*found)):
         losses, total = [o for o, n in parts if n], sum(n for _, n in parts)
         mean, is_random = sum(o*n for o, n in parts)/(total or 1), abs(other - whole) > tol*abs(whole)
-        if is_random: tol = .2
-        if not losses or abs(mean - whole) <= tol*max(map(abs, [whole, *losses])) + 1e-9: continue
-        if abs(sum(losses) - whole) <= tol*sum(map(abs, losses)) + 1e-9:
+        far = .2 if is_random else tol
+        if not losses or abs(mean - whole) <= far*max(map(abs, [whole, *losses])) + 1e-9: continue
+        if abs(sum(losses) - whole) <= far*sum(map(abs, losses)) + 1e-9:
             raise ValueError('the loss is a sum: return a mean, or its weight as n')
         if not is_random: warnings.warn(
             f'the loss of the first batch is {whole:.6g}, but {mean:.6g} as the mean of its shards in {len(found)} '
