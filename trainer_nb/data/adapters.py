@@ -307,14 +307,15 @@ def warm_up(dl: Any) -> None:
     set_rng_states(before, dl)
 
 # %% ../../nbs/data/01_adapters.ipynb #fd9694ef
-def _made_of(dl, names=('dl', 'sampler', 'batch_sampler', 'batches', 'dataset')):
+def _made_of(dl):
     "A loader with its samplers and datasets, and the loaders and datasets inside these, each once"
     found, todo = {}, [dl]
     while todo:
         o = todo.pop()
         if id(o) in found: continue
         found[id(o)] = o
-        todo += [inner for name in names if hasattr(inner := getattr(o, name, None), '__dict__')]
+        inside = [getattr(o, name, None) for name in ('dl', 'sampler', 'batch_sampler', 'batches', 'dataset')]
+        todo += [inner for inner in inside if hasattr(inner, '__dict__')]
         todo += adapter_of(o).parts.values()
     return list(found.values())
 
