@@ -5,7 +5,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 NAMES = ('overhead', 'epoch', 'digits', 'display', 'lr_find', 'lr_rules', 'checkpoint', 'compile', 'distributed',
-         'imports', 'memory', 'runs', 'compare', 'clicks', 'fsdp', 'loading', 'fingerprint')
+         'imports', 'memory', 'runs', 'compare', 'clicks', 'loading', 'fingerprint')
 
 
 def measured(name):  # str

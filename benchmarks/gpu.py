@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from plain import in_turn
-from trainer_nb.all import AMP, Compile, Learner, TensorLoader, accuracy, prefetch
+from trainer_nb.all import AMP, Compile, Learner, TensorLoader, accuracy
 
 ON_CPU = '--cpu' in sys.argv
 DEVICE = torch.device('cpu' if ON_CPU else 'cuda:0')
@@ -141,19 +141,19 @@ def count_syncs():
 
 
 def from_host(rounds):
-    "Batches of a tensor on the host: as they are, and with `prefetch`"
+    "Batches of a tensor on the host: as they are, and pinned, with `device`"
     n, size = (64, 2**10) if ON_CPU else (2**14, 2**14)
     x, y = torch.randn(n, size), torch.randint(10, (n,))
-    def fit(wrap):
+    def fit(**kwargs):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(size, 256), nn.ReLU(), nn.Linear(256, 10)).to(DEVICE)
-        learn = Learner(model, wrap(TensorLoader(x, y, bs=n//32, shuffle=True)), loss_fn=F.cross_entropy,
+        learn = Learner(model, TensorLoader(x, y, bs=n//32, shuffle=True, **kwargs), loss_fn=F.cross_entropy,
                         device=DEVICE, display=False)
         def one_pass():
             learn.fit(1)
             wait()
         return one_pass
-    passes = {'as they are': fit(lambda dl: dl), 'with `prefetch`': fit(lambda dl: prefetch(dl, DEVICE))}
+    passes = {'as they are': fit(), 'with `device`': fit(device=DEVICE)}
     times = {key: [] for key in passes}
     for i in range(rounds + 1):
         for key, one_pass in passes.items():

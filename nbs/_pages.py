@@ -198,7 +198,7 @@ def with_constants(cells):
 WORDS = {       # of module names, where they are not just words with underscores
     'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch',
     'comparison': 'Compare runs', 'ema': 'Weight averages', 'engine': 'Slurm, Ray and other engines',
-    'first_step': 'First step in several processes', 'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
+    'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
     'nan_guard': 'NaN guard', 'optim': 'Optimizers', 'plan': 'State and plan',
     'sources': 'What can be compared', 'start': 'Start a run',
     'table': 'Table of runs', 'torch_private': 'Private parts of torch',

@@ -19,9 +19,10 @@ def train(path, *hooks):
                          hooks=[GradAccum(2), CSVLogger(path + '.csv'), LambdaHook(after_epoch=look), *hooks])
     h = learn.fit(2)
     n, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    params = [p.full_tensor() if seen[0] else p for p in model.parameters()]
     if rank: return
     with open(path, 'a') as f:
-        print(json.dumps({'weights': [p.flatten().tolist() for p in model.parameters()], 'n': n,
+        print(json.dumps({'weights': [p.flatten().tolist() for p in params], 'n': n,
                           'losses': h.steps['train_loss'], 'accuracy': h.epochs['valid_accuracy'],
                           'in_parts': seen == [True, True]}), file=f)
 

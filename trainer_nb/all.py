@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from .base import batch_size, set_seed, show_error, to_device, with_comments as _with_comments
 from trainer_nb.data import (
-    Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, folds, prefetch, split
+    Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, split
 )
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable,
@@ -44,8 +44,7 @@ from trainer_nb.runs import (
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'to_device',
-    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'folds',
-    'prefetch', 'split',
+    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError',
     'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
     'TrainingInterrupted', 'accuracy',

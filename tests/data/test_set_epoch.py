@@ -7,7 +7,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from common import check_resume, make_learner, plain_loop, problem, same, stop_at, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.loaders import Prefetched
 from trainer_nb.data.seeded import SeededLoader
 
 
@@ -36,9 +35,6 @@ class Shuffles(list):
     "It shuffles when it is told, at random"
     def set_epoch(self, epoch): self[:] = torch.randperm(24).tolist()
 
-class OnHost(Prefetched):
-    def wrap_iter(self, iterator): return iterator
-
 def stock(data=None, **kwargs):
     return DataLoader(list(zip(*problem())) if data is None else data, **{'batch_size': 5, **kwargs})
 
@@ -51,7 +47,6 @@ CASES = {   # name: loader, and what a plain loop tells
     'dataset': (lambda: stock(Points(), shuffle=True), 'dataset'),
     'dataset in workers': (lambda: stock(Points(), shuffle=True, num_workers=1), 'dataset'),
     'loader': (Loader, ''),
-    'handed on': (lambda: OnHost(stock(sampler=distributed()), torch.device('cuda')), 'source.sampler'),
     'a shuffle when told': (lambda: stock(sampler=Shuffles(range(24))), 'sampler'),
 }
 

@@ -33,23 +33,16 @@ def plain(dls, mode):
         for batches in zip(*dls.values()): yield dict(zip(dls, batches))
         return
     its = {k: iter(dl) for k, dl in dls.items()}
-    if mode == 'longest':
-        for _ in range(max(map(len, dls.values()))):
-            batch = {}
-            for k in dls:
-                try: batch[k] = next(its[k])
-                except StopIteration:
-                    its[k] = iter(dls[k])
-                    batch[k] = next(its[k])
-            yield batch
-        return
-    while its:
-        for k in list(its):
-            try: batch = {k: next(its[k])}
-            except StopIteration: del its[k]
-            else: yield batch
+    for _ in range(max(map(len, dls.values()))):
+        batch = {}
+        for k in dls:
+            try: batch[k] = next(its[k])
+            except StopIteration:
+                its[k] = iter(dls[k])
+                batch[k] = next(its[k])
+        yield batch
 
-N = {'shortest': 4, 'longest': 6, 'alternate': 10}      # batches in a pass
+N = {'shortest': 4, 'longest': 6}      # batches in a pass
 
 def loss_of(model, batch):
     return sum((1 if k == 'a' else .5)*F.cross_entropy(model(x), y) for k, (x, y) in batch.items())
@@ -74,7 +67,7 @@ def start(dls, mode, **kwargs):
                         optim=torch.optim.SGD(model.parameters(), lr=.1),
                         **{'seed': 7, **kwargs})
 
-SOME = [('stock', 'alternate'), ('shorter first', 'longest'), ('own generators', 'alternate'),
+SOME = [('stock', 'longest'), ('shorter first', 'longest'), ('own generators', 'shortest'),
         ('one generator', 'longest'), ('tensors', 'shortest'), ('workers', 'longest')]
 @pytest.mark.parametrize('kind, mode', SOME)
 def test_the_numbers_are_those_of_a_plain_loop(kind, mode):
@@ -92,22 +85,21 @@ def test_a_pass_goes_on_from_any_batch(kind, mode, tmp_path):
     check_resume(lambda: start(KINDS[kind](), mode), tmp_path, *map(stop_at, stops), n_epochs=2)
 
 @pytest.mark.filterwarnings('ignore:resume. train_dl')
-@pytest.mark.parametrize('mode', ['longest', 'alternate'])
-def test_loaders_without_a_length(mode, tmp_path):
+def test_loaders_without_a_length(tmp_path):
     "`is_last_batch` reads one batch ahead, which is not lost"
     def dls():
         return {k: Unsized(stock(n, 4, 1, TensorDataset, generator=torch.Generator().manual_seed(n)))
                 for k, n in (('a', 24), ('b', 14))}
-    _, losses = by_hand({k: o.dl for k, o in dls().items()}, mode, 1)
+    _, losses = by_hand({k: o.dl for k, o in dls().items()}, 'longest', 1)
     last = []
     def look(learn): last.append(learn.is_last_batch)
-    def learner(): return start(dls(), mode, hooks=[LambdaHook(before_step=look)])
+    def learner(): return start(dls(), 'longest', hooks=[LambdaHook(before_step=look)])
     whole, *_ = check_resume(learner, tmp_path, stop_at(3), n_epochs=1)
     assert length(whole.train_dl) is None and last[:len(losses)] == [False]*(len(losses) - 1) + [True]
     assert whole.history.steps['train_loss'] == pytest.approx(losses)
 
 def test_a_search_leaves_a_pass_in_the_middle_and_no_trace():
-    learn, plain = (start(KINDS['one generator'](), 'alternate') for _ in range(2))
+    learn, plain = (start(KINDS['one generator'](), 'longest') for _ in range(2))
     learn.lr_find(n_steps=15)
     for o in learn, plain: o.fit(1)
     assert digest(learn) == digest(plain)

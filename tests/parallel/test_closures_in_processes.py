@@ -2,9 +2,9 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+from accelerate import DistributedDataParallelKwargs
 
-from common import make_learner, problem, same, weights
+from common import make_learner, problem, weights
 from programs.sam import SAM, sam
 from trainer_nb.all import Accelerate, GradClip, GradNorm, LambdaHook, TensorLoader
 
@@ -26,7 +26,6 @@ def tokens(model, x, y):
 def token_step(batch, learn): return dict(zip(('loss', 'n'), tokens(learn.model, *batch)))
 
 def plain_loss(model, x, y): return F.cross_entropy(model(x), y)
-def sum_loss(model, x, y): return plain_loss(model, x, y)*len(x)
 def token_loss(model, x, y): return tokens(model, x, y)[0]
 
 def plain(optim, loss_of, max_norm=None):
@@ -52,11 +51,10 @@ WRAPPED = {'kwargs_handlers': [DistributedDataParallelKwargs()]}        # torch'
 CASES = {**{name: (o, plain_loss, {}, None) for name, o in OPTIMS.items()},
          'wolfe, wrapped, clipped': (OPTIMS['wolfe'], plain_loss, WRAPPED, .2),
          'sam, wrapped, clipped': (sam, plain_loss, WRAPPED, .2),
-         'wolfe, sum': (OPTIMS['wolfe'], sum_loss, {}, None), 'wolfe, tokens': (OPTIMS['wolfe'], token_loss, {}, None)}
+         'wolfe, tokens': (OPTIMS['wolfe'], token_loss, {}, None)}
 
 def learner(optim, loss_of, kwargs, max_norm):
-    step = {'train_step': token_step} if loss_of is token_loss else \
-        {'loss_fn': nn.CrossEntropyLoss(reduction='sum') if loss_of is sum_loss else F.cross_entropy}
+    step = {'train_step': token_step} if loss_of is token_loss else {'loss_fn': F.cross_entropy}
     hooks = [Accelerate(cpu=True, **kwargs), GradNorm(), *([GradClip(max_norm)] if max_norm else [])]
     return make_learner(net(), TensorLoader(X, Y, bs=9), optim=optim, hooks=hooks, **step)
 
@@ -78,9 +76,3 @@ def test_each_evaluation_is_that_of_the_whole_batch(case):
         assert torch.allclose(a, b, rtol=0, atol=1e-6)
     assert len(learn.history.steps['train_loss']) == 12 and not learn.phase.on_gradients
     assert len(seen) == pytest.approx(n, abs=4 if 'wolfe' in case else 0)      # rounding may end a line search later
-
-def test_a_sharded_model_and_an_optimizer_that_evaluates_again_are_refused_by_name():
-    learn = learner(sam, plain_loss, {'fsdp_plugin': FullyShardedDataParallelPlugin(fsdp_version=2)}, None)
-    before = weights(learn.model)
-    with pytest.raises(ValueError, match='SAM'): learn.launch(2, 1)
-    assert same(before, weights(learn.model))

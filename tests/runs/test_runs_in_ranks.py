@@ -3,6 +3,7 @@ import os, signal, socket, subprocess, sys, time
 from pathlib import Path
 
 import psutil, pytest, torch, torch.nn.functional as F
+from accelerate import FullyShardedDataParallelPlugin
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -49,6 +50,14 @@ def test_equals_one_process(tmp_path):
     assert losses[0] == losses[1] and shown.curves.n == learn.history.n_steps
     assert len(pids) == 2 and run.folder.read('run.json')['n_procs'] == 2
     until(lambda: not any(map(alive, pids)))
+
+@pytest.mark.skipif(not hasattr(torch.cpu.Stream, 'record_event'), reason='this torch shards on a GPU only')
+def test_a_sharded_model_equals_one_process(tmp_path):
+    sharded = Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+    alone, learn = make(dropout=0.), make(sharded, dropout=0.)
+    alone.fit(2)
+    started(learn, 2, tmp_path/'a', n_procs=2).wait(300)
+    check_equal(alone, learn)
 
 @pytest.mark.soak
 def test_requests_and_restart(tmp_path):

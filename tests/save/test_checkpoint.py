@@ -168,14 +168,6 @@ def test_persistent_workers_of_an_iterable_are_named(tmp_path, is_kept):
         assert any('exact if it yields the same ones again' in o for o in texts) == (place == 'mid')
         assert is_kept or digest(other) == digest(whole)
 
-def test_a_lazy_sampler_is_named(tmp_path):
-    class Lazy:
-        def __iter__(self): return (int(torch.randint(24, ())) for _ in range(24))
-        def __len__(self): return 24
-    def lazy(): return DataLoader(TensorDataset(*problem()), batch_size=2, sampler=Lazy())
-    _, _, seen = resumed(tmp_path, lambda seed: seeded(seed, lazy))
-    assert len(seen) == 1 and 'Give the sampler its own generator' in seen[0]
-
 @pytest.mark.parametrize('n_workers', [0, 2])
 def test_stateful_loaders_are_asked(tmp_path, n_workers):
     torchdata = pytest.importorskip('torchdata.stateful_dataloader')

@@ -20,7 +20,6 @@ from trainer_nb.base import files
 from trainer_nb.all import (AMP, EMA, SWA, Activations, Checkpoint, EarlyStopping, Freeze, FreezeBN, GradAccum,
                             GradClip, GradNorm, LambdaHook, LRScheduler, Metric, NaNGuard, OneCycle, ParamGroups,
                             Schedule, SeededLoader, TensorLoader, Unfreeze, WarmupCosine, accuracy, linear)
-from trainer_nb.data.loaders import Prefetched
 
 
 class Estimate:
@@ -37,14 +36,9 @@ class Drawn:
             x = torch.randn(4, 4)
             yield x, x[:, :3].argmax(1)
 
-class OnHost(Prefetched):
-    "A `Prefetched` that copies nothing: there is no GPU here"
-    def wrap_iter(self, iterator): return (tuple(o.clone() for o in b) for b in iterator)
-
 def gen(): return torch.Generator().manual_seed(5)
 def data(): return TensorDataset(*problem())
 def noisy(): return Noisy(*problem())
-def handed_on(dl): return OnHost(dl, torch.device('cuda'))
 
 def tied(model):
     model[2].weight = model[0].weight
@@ -63,11 +57,10 @@ EXACT = {
     'weighted': lambda: DataLoader(data(), 5, sampler=WeightedRandomSampler(torch.arange(1., 25), 24)),
     'replacement': lambda: DataLoader(data(), 5, sampler=RandomSampler(range(24), replacement=True)),
     'noisy': lambda: DataLoader(noisy(), 5, shuffle=True),
-    'seeded': lambda: SeededLoader(noisy(), 5, shuffle=True, num_workers=0),
-    'handed on': lambda: handed_on(DataLoader(noisy(), 5, shuffle=True))}
+    'seeded': lambda: SeededLoader(noisy(), 5, shuffle=True, num_workers=0)}
 LOADERS = {**EXACT, 'too long': lambda: Estimate(9), 'too short': lambda: Estimate(2), 'drawn': Drawn,
            'stream': lambda: DataLoader(Stream(batches()), batch_size=None),
-           'unsized, handed on': lambda: handed_on(Unsized(batches()))}
+           'unsized': lambda: Unsized(batches())}
 OPTIMIZERS = {
     'momentum': lambda p: SGD(p, lr=.05, momentum=.9), 'AdamW': lambda p: AdamW(p, lr=.01),
     'Adagrad': lambda p: Adagrad(p, lr=.05), 'RMSprop': lambda p: RMSprop(p, lr=.01, centered=True),
@@ -119,7 +112,7 @@ def draw(rand, i):
         if len(a & {c['opt'], c['model'], c['train'], c['metric']}) and a & {*c['hooks']}:
             c['hooks'] = [o for o in c['hooks'] if o not in a]
     c['fit'] = dict(n_epochs=rand.randint(2, 3))
-    has_no_length = c['train'] in ('stream', 'unsized, handed on')      # a schedule must know the number of steps
+    has_no_length = c['train'] in ('stream', 'unsized')      # a schedule must know the number of steps
     if has_no_length or rand.random() < .3: c['fit'] = dict(max_steps=rand.randint(4, 9))
     if c['valid'] and rand.random() < .4: c['fit']['valid_every'] = rand.randint(1, 4)
     return c

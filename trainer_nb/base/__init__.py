@@ -6,16 +6,13 @@ from .nested import (
 from .files import open_file, read_file, replacing
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed
 from .text import (
-    check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, listed, printable, unproven,
-    with_comments
+    check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, listed, printable, with_comments
 )
 from .errors import (
     described, drop_locals, folded, is_oom, library_versions, memory_in_use, needed, note_place, show_error
 )
 from .torch_private import (
-    BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls, can_unshard,
-    compile_options, each_, end_processes, forget_groups, forget_iterator,
-    init_shards, is_wrapper, kept_iterator, mark_stepped, n_writes, norms, opt_step, own_call,
-    remove_hooks, replace_call, schema, sees_operations, set_indices, state_of, state_versions, takes_found_inf,
-    unshard, workers_end
+    BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls,
+    compile_options, each_, end_processes, forget_iterator, is_wrapper, kept_iterator, mark_stepped, n_writes, norms,
+    opt_step, own_call, replace_call, set_indices, state_of, state_versions, takes_found_inf, workers_end
 )

@@ -8,14 +8,10 @@ __all__ = ['RNG_KINDS', 'check_seed', 'set_seed', 'rng_state', 'set_rng_state']
 # %% ../../nbs/base/07_rng.ipynb #a528b71d
 import operator, random, sys
 from collections.abc import Iterable
-from ctypes import c_char
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from .torch_private import checked
 
 # %% ../../nbs/base/07_rng.ipynb #6e317b6e
 def check_seed(seed: Any) -> None:
@@ -35,56 +31,7 @@ def set_seed(
     torch.manual_seed(seed)
     if 'numpy' in sys.modules: sys.modules['numpy'].random.seed(seed)
 
-# %% ../../nbs/base/07_rng.ipynb #a55bb7f9
-@lru_cache(8)       # it keeps the objects alive
-def _memory(o):
-    "Return a view of a CPython object's memory behind its header, which holds the reference count"
-    head = object.__basicsize__
-    return memoryview((c_char*(type(o).__basicsize__ - head)).from_address(id(o) + head)).cast('B')
-
-def _python_trace(r): return _memory(r).tobytes(), r.gauss_next       # of a `random.Random`
-
-def _numpy_trace(state, bits):      # `RandomState`, `MT19937`
-    return _memory(state).tobytes(), _memory(bits).tobytes()
-
-def _changes(trace, draws):
-    "Check that the trace changes with each draw, and only then"
-    for draw in draws:
-        before = trace()
-        if before != trace() or (draw(), trace())[1] == before: return False
-    return True
-
-@checked
-def _python_memory_tells():
-    r = random.Random(0)
-    return _changes(lambda: _python_trace(r), [r.random, *[lambda: r.gauss(0, 1)]*2, lambda: r.seed(1)])
-
-@checked
-def _numpy_memory_tells():
-    np_random = sys.modules['numpy'].random
-    state = np_random.RandomState(bits := np_random.MT19937(0))
-    draws = state.rand, state.randn, state.randn, lambda: state.seed(1)
-    return callable(np_random.get_bit_generator) and _changes(lambda: _numpy_trace(state, bits), draws)
-
 # %% ../../nbs/base/07_rng.ipynb #78a2c0d7
-_last: dict[str, tuple] = {}      # name → (trace, state) of the last reading
-
-def _state_if_changed(name, trace, read):
-    "Return the state of the last reading, or a new one if something was drawn since"
-    last = _last.get(name)
-    if last is None or last[0] != trace: last = _last[name] = trace, read()
-    return last[1]
-
-def _python_state():
-    if not _python_memory_tells(): return random.getstate()
-    return _state_if_changed('python', _python_trace(getattr(random.getstate, '__self__')), random.getstate)
-
-def _numpy_state():
-    np_random = sys.modules['numpy'].random
-    def read(): return np_random.get_state(legacy=False)
-    if not _numpy_memory_tells() or type(bits := np_random.get_bit_generator()).__name__ != 'MT19937': return read()
-    return _state_if_changed('numpy', _numpy_trace(np_random.get_state.__self__, bits), read)
-
 RNG_KINDS = {       # for `check_kinds`
     'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
 }
@@ -95,9 +42,10 @@ def rng_state(names: Iterable[str] | None = None) -> dict[str, Any]:
     "Read the RNG states of the global generators in `names`; None: all. Do not change them"
     if names is None: names = _NAMES
     res = {}
-    if 'python' in names: res['python'] = _python_state()
+    if 'python' in names: res['python'] = random.getstate()
     if 'torch' in names: res['torch'] = torch.get_rng_state()
-    if 'numpy' in names and 'numpy' in sys.modules: res['numpy'] = _numpy_state()
+    if 'numpy' in names and 'numpy' in sys.modules:
+        res['numpy'] = sys.modules['numpy'].random.get_state(legacy=False)
     if 'cuda' in names and torch.cuda.is_initialized(): res['cuda'] = torch.cuda.get_rng_state_all()
     if 'mps' in names and torch.backends.mps.is_available(): res['mps'] = torch.mps.get_rng_state()
     return res

@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS', 'CONVOLUTIONS', 'checked', 'each_', 'norms',
            'is_listed', 'light_step', 'opt_step', 'backward', 'mark_stepped', 'takes_found_inf', 'can_replace_calls',
-           'replace_call', 'own_call', 'compile_options', 'state_versions', 'state_of', 'remove_hooks', 'kept_iterator',
-           'forget_iterator', 'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode', 'schema',
-           'sees_operations', 'can_unshard', 'unshard', 'init_shards', 'forget_groups']
+           'replace_call', 'own_call', 'compile_options', 'state_versions', 'state_of', 'kept_iterator',
+           'forget_iterator', 'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
-import math, warnings
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
@@ -42,34 +41,13 @@ DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 # %% ../../nbs/base/05_torch_private.ipynb #3a79fe3f
-# 1: a tensor for each; 0: a number for all
-_ARGS = [('add', 1), ('mul', 0), ('mul', 1), ('div', 0), ('lerp', 1, 0), ('copy', 1)]
-
-def _one_by_one(op, tensors, *args):
-    for i, t in enumerate(tensors):
-        getattr(t, f'{op}_')(*(o[i] if isinstance(o, list) else o for o in args))
-
-def _norms(tensors, ord): return [torch.linalg.vector_norm(o, ord) for o in tensors]
-
-@checked
-def _foreach_is_right():
-    def made(): return [torch.arange(1., 5, device='cpu'), torch.full((2, 3), .7, device='cpu')]
-    for op, *kinds in _ARGS:
-        args = [[o*3 for o in made()] if is_list else .3 for is_list in kinds]
-        private, public = made(), made()
-        getattr(torch, f'_foreach_{op}_')(private, *args)
-        _one_by_one(op, public, *args)
-        if not all(map(torch.equal, private, public)): return False
-    return all(map(torch.equal, torch._foreach_norm(made(), math.inf), _norms(made(), math.inf)))
-
 def each_(op: str, tensors: list[Tensor], *args: Any) -> None:
     "Do 'add', 'mul', 'div', 'lerp' or 'copy' to each tensor, in place"
-    if _foreach_is_right(): getattr(torch, f'_foreach_{op}_')(tensors, *args)
-    else: _one_by_one(op, tensors, *args)
+    getattr(torch, f'_foreach_{op}_')(tensors, *args)
 
 def norms(tensors: list[Tensor], ord: float = 2) -> list[Tensor]:
     "Compute the norm of each dense tensor"
-    return list(torch._foreach_norm(tensors, ord)) if _foreach_is_right() else _norms(tensors, ord)
+    return list(torch._foreach_norm(tensors, ord))
 
 # %% ../../nbs/base/05_torch_private.ipynb #e49ea868
 class _Bare(Optimizer):
@@ -217,21 +195,6 @@ def state_of(m: nn.Module, values: Mapping[str, Tensor],
     if versions and _versions_are_known(): state._metadata = versions
     return state
 
-@checked
-def _tables_are_known():
-    m = nn.Identity()
-    handles = m.register_forward_hook(print), m.register_full_backward_hook(print)
-    return [len(o) for o in _tables(m) if o] == [1]*sum(1 for o in handles)
-
-def _tables(m): return [o for k, o in vars(m).items() if '_hooks' in k and isinstance(o, dict)]
-
-def remove_hooks(m: nn.Module, pick: Callable[[Callable], bool]) -> None:
-    "Remove the hooks for whose function `pick` returns True, without their handles"
-    ours = set()        # a hook has one id in several tables
-    for table in _tables(m): ours |= {i for i, f in table.items() if pick(getattr(f, 'hook', f))}
-    for table in _tables(m):
-        for i in ours: table.pop(i, None)
-
 # %% ../../nbs/base/05_torch_private.ipynb #8ef8d530
 @checked
 def _workers_are_known():
@@ -282,49 +245,4 @@ def n_writes(t: Tensor) -> int:
     return t._version
 
 class DispatchMode(TorchDispatchMode):
-    "A context whose `__torch_dispatch__` receives every operation, if `sees_operations()`"
-
-def schema(func: Any) -> tuple[str, Any]:
-    "Return the name, and the arguments with `name` and `default_value`, of an operation"
-    return func._schema.name.split('::')[-1].rstrip('_'), func._schema.arguments
-
-@checked
-def sees_operations() -> bool:
-    "Return whether a `DispatchMode` sees the operations and their names"
-    seen = []
-    class Mode(DispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            name, params = schema(func)
-            seen.append((name, params[0].name))
-            return func(*args, **(kwargs or {}))
-    x = torch.zeros(1, device='cpu')
-    with Mode(): x.add_(1)
-    return seen == [('add', 'self')]
-
-# %% ../../nbs/base/05_torch_private.ipynb #1c6ddb30
-@checked
-def can_unshard() -> bool:
-    "Return whether the names that `fully_shard` leaves on modules are known"
-    from torch.distributed._composable_state import _get_module_state, _module_state_mapping
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-    m = nn.Identity()
-    is_empty = _get_module_state(m) is None and hasattr(_module_state_mapping, 'pop')
-    return is_empty and callable(FSDPState._lazy_init) and callable(fully_shard.state) and _tables_are_known()
-
-def unshard(m: nn.Module, cls: type) -> None:
-    "Remove what `fully_shard` put on a module of class `cls`, except parameters and hooks"
-    from torch.distributed._composable_state import _module_state_mapping
-    m.__class__ = cls
-    _module_state_mapping.pop(m, None)
-    for k in list(vars(m)):
-        if k.startswith(('__composable_api', '_is_fsdp', '_fsdp')): del vars(m)[k]
-
-def init_shards(m: nn.Module) -> None:
-    "Prepare a sharded module, as its first forward does"
-    from torch.distributed.fsdp import fully_shard
-    fully_shard.state(m)._lazy_init()
-
-def forget_groups(mesh: Any) -> None:
-    "Let a mesh forget its process groups: a forked process must not end them"
-    getattr(mesh, '_pg_registry', {}).clear()
+    "A context whose `__torch_dispatch__` receives every operation"

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['RNG_STATE_KINDS', 'running', 'loader_generators', 'rng_states', 'set_rng_states', 'same_state', 'is_warm',
-           'end_workers', 'Adapter', 'is_stock', 'StockAdapter', 'StatefulAdapter', 'adapter_of', 'length',
-           'nominal_batch_size', 'WrapAdapter', 'source', 'each', 'warm_up', 'set_epoch']
+           'end_workers', 'Adapter', 'is_stock', 'StockAdapter', 'StatefulAdapter', 'adapter_of', 'length', 'each',
+           'warm_up', 'set_epoch']
 
 # %% ../../nbs/data/01_adapters.ipynb #1bc396bd
-import signal, warnings
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
@@ -104,7 +104,7 @@ class Adapter:
     sets: dict[str, Any] = {}               # these, if each batch is of one: validation sets
 
     def __init__(self, dl: Any):
-        self.dl = self.source = dl          # source: the loader inside, if this one wraps it
+        self.dl = dl
 
     @property
     def length(self) -> int | None:
@@ -146,10 +146,6 @@ class Adapter:
                       flush=True)
         return iterator
 
-    def wrap(self, iterator: Iterator) -> Iterator:
-        "Change the batches of `source`"
-        return iterator
-
     def close(self, iterator: Iterator | None) -> bool:
         "End the workers of an unfinished pass; return whether its iterator is of no use now"
         return end_processes(iterator) or isinstance(self.dl, DataLoader) and bool(self.dl.num_workers)
@@ -188,15 +184,8 @@ class _Ahead:
 
     def go(self):
         "Skip the indices"
-        n, self.n, before = self.n, 0, None
-        for i in range(n):
-            next(self.iterator)
-            if i == 0: before = rng_state()
-        if before is not None and not same_state(before, rng_state()):
-            warnings.warn(
-                f'{type(self.sampler).__name__} draws from the global random generators for each index, '
-                'as the training does: its order cannot be repeated, and the pass resumes with other '
-                'samples. Give the sampler its own generator', stacklevel=2)
+        n, self.n = self.n, 0
+        for _ in range(n): next(self.iterator)
 
 @contextmanager
 def _other_sampler(dl, sampler):
@@ -294,34 +283,11 @@ def length(dl: Any) -> int | None:
     "Return the number of batches; None if the loader does not know it"
     return adapter_of(dl).length
 
-def nominal_batch_size(dl: Any) -> int | None:
-    "Return the number of samples in a full batch; None if the loader does not know it"
-    for o in dl, getattr(dl, 'batch_sampler', None):
-        for name in 'batch_size', 'bs':
-            if isinstance(n := getattr(o, name, None), int): return n
-    return None
-
 # %% ../../nbs/data/01_adapters.ipynb #3f9782d5
-class WrapAdapter(Adapter):
-    "A loader that changes the batches of another one, its `source`, in a method `wrap_iter`"
-    def __init__(self, dl: Any):
-        super().__init__(dl)
-        inner = adapter_of(dl.source)
-        self.source, self.parts, self.sets = dl.source, inner.parts, inner.sets
-
-    def wrap(self, iterator: Iterator) -> Iterator:
-        "Change the batches"
-        return self.dl.wrap_iter(iterator)
-
-def source(dl: Any) -> Any:  # the innermost loader, which reads the data
-    "Return the loader inside a wrapper such as `Prefetched`, and any other loader unchanged"
-    return adapter_of(dl).source
-
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
-    how = adapter_of(dl)
-    if how.source is not dl: return each(how.source)
-    return [*chain.from_iterable(map(each, parts.values()))] if (parts := how.parts) else [dl]
+    parts = adapter_of(dl).parts
+    return [*chain.from_iterable(map(each, parts.values()))] if parts else [dl]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
 def warm_up(dl: Any) -> None:
@@ -333,14 +299,15 @@ def warm_up(dl: Any) -> None:
     set_rng_states(before, dl)
 
 # %% ../../nbs/data/01_adapters.ipynb #fd9694ef
-def _made_of(dl, names=('source', 'dl', 'sampler', 'batch_sampler', 'batches', 'dataset')):
+def _made_of(dl):
     "A loader with its samplers and datasets, and the loaders and datasets inside these, each once"
     found, todo = {}, [dl]
     while todo:
         o = todo.pop()
         if id(o) in found: continue
         found[id(o)] = o
-        todo += [inner for name in names if hasattr(inner := getattr(o, name, None), '__dict__')]
+        inside = [getattr(o, name, None) for name in ('dl', 'sampler', 'batch_sampler', 'batches', 'dataset')]
+        todo += [inner for inner in inside if hasattr(inner, '__dict__')]
         todo += adapter_of(o).parts.values()
     return list(found.values())
 

@@ -109,8 +109,6 @@ class Images(_Pictures, Dataset):
         mode: str = 'RGB',              # of PIL; 'L': one channel, of grey
         seed: int = 0,                  # of the random order
     ):                                  # raises FileNotFoundError or ValueError
-        if mode not in ('RGB', 'L', 'RGBA'):
-            raise ValueError(f"mode is {mode!r}: expected 'RGB', 'L' or 'RGBA'")
         self.files, self.mode = _files_in(files, _IMAGES), mode
         self.size, self.classes = (None if o is None else [*o] for o in (size, classes))
         if masks is None: self.classes, self.targets = _class_ids(self.files, labels)

@@ -22,7 +22,7 @@ from trainer_nb.data.adapters import (
 
 # %% ../../nbs/data/02_passes.ipynb #4fc6a165
 _PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object,
-               'was_ahead?': bool, 'kept?': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
+               'was_ahead': bool, 'kept': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
 
 def _can_keep(batch):
     "Return whether a checkpoint can hold a batch unchanged"
@@ -67,10 +67,10 @@ class _Reader:
     "Yields batches, and may read one ahead"
     def __init__(self, dl: Any):
         how = adapter_of(dl)
-        self.wrap, self.wait_s = how.wrap, 0.       # seconds spent waiting for batches
+        self.wait_s = 0.        # seconds spent waiting for batches
         self.timed_every = 13   # if a batch takes less than 0.1 ms, only one in this many is timed
         self.at_ahead = None    # the loader's own position before the batch ahead was read
-        self.read_from(how.source, how if how.source is dl else None)
+        self.read_from(dl, how)
         self.is_sized = self.adapter.is_exact
 
     def read_from(self, dl: Any, how: Any = None) -> None:  # how: its `Adapter`, if it is at hand
@@ -119,7 +119,7 @@ class Pass(_Reader):
         has_copies = getattr(self.dl, 'num_workers', 0) > 1     # of the dataset: each worker has one
         if has_copies and not self.n and isinstance(self.dl.dataset, IterableDataset):
             iterator = _compared(iterator, self.dl)
-        return _timed(self, self.wrap(iterator))
+        return _timed(self, iterator)
 
     def _open(self):
         if self.start is not None: return self._open_again()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .adapters import Adapter, adapter_of, is_warm, length, rng_states, running, source, warm_up
+from .adapters import Adapter, adapter_of, is_warm, length, rng_states, running, warm_up
 from .passes import Pass
 
 # %% ../../nbs/data/03_several.ipynb #e5f5709a
@@ -21,14 +21,13 @@ class _Part(Pass):
     def open(self):
         if self.iterator is not None: return
         self.iterator = self._open()
-        self.batches = self.wrap(self.iterator)
         running.add(self)
 
     def next(self):
         self.open()
         if self.first is None:      # a loader may draw its order only now, after others were opened
             self.first = rng_states(self.dl, names=self.adapter.draws)
-        try: batch = next(self.batches)
+        try: batch = next(self.iterator)
         except StopIteration:
             running.discard(self)
             raise
@@ -47,17 +46,9 @@ def _together(passes):
             except StopIteration:
                 passes.over.add(name)
                 if not is_longest or len(passes.over) == len(passes.parts): return
-                batch[name] = passes.again(name)
+                passes.parts[name] = _Part(passes.dl.loaders[name])     # it begins again
+                batch[name] = passes.parts[name].next()
         yield batch
-
-def _alternate(passes):
-    for part in passes.parts.values(): part.open()
-    names = list(passes.parts)
-    while len(passes.over) < len(names):
-        name, passes.turn = names[passes.turn % len(names)], passes.turn + 1
-        if name in passes.over: continue
-        try: yield {name: passes.parts[name].next()}
-        except StopIteration: passes.over.add(name)
 
 def _sequence(passes):
     parts = list(passes.parts.items())
@@ -73,7 +64,7 @@ def _sequence(passes):
                 'that was used up?') from None
             passes.turn += 1
 
-_WALKS = {'shortest': _together, 'longest': _together, 'alternate': _alternate, 'sequence': _sequence}
+_WALKS = {'shortest': _together, 'longest': _together, 'sequence': _sequence}
 
 # %% ../../nbs/data/03_several.ipynb #a9af8010
 class _Passes:
@@ -105,14 +96,6 @@ class _Passes:
         def state(part, n): return {**part.state_dict(), 'n': n, 'first': part.first}
         return {**mark, 'parts': {name: state(*o) for name, o in mark['parts'].items()}}
 
-    def again(self, name):
-        "Read the first batch of another pass"
-        self.parts[name] = _Part(self.dl.loaders[name])
-        try: return self.parts[name].next()
-        except StopIteration:
-            raise ValueError(f'the loader {name!r} yielded nothing in its second pass: is it a '
-                             'generator, which can be read only once?') from None
-
 # %% ../../nbs/data/03_several.ipynb #110725b6
 def is_array(o: Any) -> bool:
     "Return whether it is a tensor or an array"
@@ -121,14 +104,10 @@ def is_array(o: Any) -> bool:
 def checked_loaders(loaders: Any) -> Mapping[str, Any]:  # the same
     "Raise TypeError unless `loaders` is a dict of names to loaders"
     if not isinstance(loaders, Mapping) or not loaders:
-        got = 'an empty dict' if isinstance(loaders, Mapping) else type(loaders).__name__
+        got = 'an empty dict' if isinstance(loaders, Mapping) else f'a {type(loaders).__name__}'
         raise TypeError(f'Loaders got {got}: expected a dict of names to loaders')
     for name, o in loaders.items():
-        if not isinstance(name, str):
-            raise TypeError(f'a loader is called {name!r}: expected a string')
-        if is_array(o) or not hasattr(o, '__iter__') and not hasattr(o, '__getitem__'): raise TypeError(
-            f'{name!r} is a {type(o).__name__}, not a loader: pass a dict of names to loaders, or '
-            'to tuples of tensors')
+        if is_array(o): raise TypeError(f'{name!r} is a {type(o).__name__}: expected a loader, or a tuple of tensors')
     return loaders
 
 # %% ../../nbs/data/03_several.ipynb #53a6cd28
@@ -144,12 +123,12 @@ class _SeveralAdapter(Adapter):
     @property
     def is_exact(self) -> bool:
         "Whether all lengths are"
-        return all(adapter_of(source(o)).is_exact for o in self.parts.values())
+        return all(adapter_of(o).is_exact for o in self.parts.values())
 
     @property
     def bs(self) -> list:
         "Name, type and batches of each loader"
-        return [[name, type(source(o)).__name__, length(o)] for name, o in self.parts.items()]
+        return [[name, type(o).__name__, length(o)] for name, o in self.parts.items()]
 
     def state(self, iterator: Any, n: int) -> dict[str, Any]:
         "Return the positions of all passes"
@@ -168,13 +147,13 @@ class _SeveralAdapter(Adapter):
 # %% ../../nbs/data/03_several.ipynb #ac7f5559
 class Loaders:
     "Several loaders as one, whose batches are dicts: name → batch of that loader"
-    MODES: dict[str, Callable] = {'shortest': min, 'longest': max, 'alternate': sum}   # → length
+    MODES: dict[str, Callable] = {'shortest': min, 'longest': max}   # → length
     adapter = _SeveralAdapter
 
     def __init__(self,
         loaders: Mapping[str, Any],  # name → loader
         mode: str = 'shortest',  # a batch of each until the first loader ends; 'longest': until the
-                                 # last one does, shorter ones start again; 'alternate': in turns
+                                 # last one does, shorter ones start again
     ):
         if mode not in self.MODES:
             known = ', '.join(map(repr, self.MODES))
@@ -191,7 +170,7 @@ class Loaders:
     @property
     def persistent_workers(self) -> bool:
         "Whether any of the loaders keeps its workers"
-        return any(getattr(source(o), 'persistent_workers', False) for o in self.loaders.values())
+        return any(getattr(o, 'persistent_workers', False) for o in self.loaders.values())
 
     def __repr__(self): return f'{type(self).__name__}({", ".join(self.loaders)}; {self.mode})'
 

@@ -7,6 +7,7 @@ __all__ = ['EMA', 'SWA']
 
 # %% ../../nbs/features/03_ema.ipynb #5b56ab3b
 from collections.abc import Callable
+from copy import deepcopy
 from weakref import ref
 
 import torch
@@ -54,7 +55,7 @@ class _Copies(Hook):
         self._state = {}                # a state that waits for its model
 
     def _copy(self, learn, name):
-        res = learn.world.copy(getattr(learn, name)).requires_grad_(False).eval()
+        res = deepcopy(getattr(learn, name)).requires_grad_(False).eval()
         if self._state.get(name) is not None: _load(res, self._state, name)
         return res
 
@@ -81,7 +82,9 @@ def _refuse_other(name, owner, model):
                          f'before: give each model an {name}() of its own')
 
 def _check(learn, hook):
-    "Refuse a second hook that averages; raises ValueError"
+    "Refuse a sharded model, and a second hook that averages; raises ValueError"
+    if learn.world.is_sharded: raise ValueError(
+        f'{hook.name} does not work on a sharded model, which cannot be copied: take it out, or fsdp_plugin')
     if learn.ema is not hook: raise ValueError(
         f'{learn.ema.name} and {hook.name} both give validation an average: remove one')
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import torch
 
-from ..data import source
 from ..draw import html_table
 from ..loop import LIFECYCLE, Hook, Learner, as_markdown
 
@@ -232,7 +231,7 @@ class Profile(_Measuring):
     def after_fit(self, learn: Learner) -> None:
         times, trace = self._times, self._trace
         trace.stop()
-        loader = type(source(learn.train_dl)).__name__
+        loader = type(learn.train_dl).__name__
         if times.n: self.table = ProfileTable(_rows(times.sums, times.n, loader), times.n)
         times.drop()
         if self.trace and trace.profiler is None and learn.cancelled is None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from ..base import batch_size, folded, format_value
 from ..draw import text_table
-from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states, source
+from ..data import TensorLoader, as_loader, is_stock, rng_states, set_rng_states
 from ..loop import Learner, class_names, trains_loss
 from .confusion import Confusion, count_confusion
 from .losses import Collect, Singles, batches_of, check_mean, loss_of, one_sample, whole_loss
@@ -41,7 +41,7 @@ class _Rereader:
 
     def _direct(self):
         "Return a function of positions, for a loader whose order is known; else None"
-        dl = source(self.dl)
+        dl = self.dl
         if type(dl) is TensorLoader and not dl.shuffle:
             pairs = list(zip(dl.tensors, dl.dtypes))
             return lambda indices: [tuple(t[i:i+1].to(d) for t, d in pairs) for i in indices]

@@ -1,6 +1,6 @@
 """The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
 from .hooks import (
-    EVENTS, LIFECYCLE, STEPS, Calls, CancelEpoch, CancelFit, CancelStep, GoBack, Hook,
+    EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, GoBack, Hook,
     LambdaHook, MainProcessHook, points
 )
 from .hook_table import HookOrderError, HookTable, as_hooks, as_markdown

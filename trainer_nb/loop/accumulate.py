@@ -288,7 +288,7 @@ class _Totals(_Packed):
         res, beside = _columns(_means(self.world, sums), self.returned.names)
         weight = res.pop('', (0., 0.))[1]
         for m, o in self.measures.objects:
-            values = noting(m, lambda: m.columns(self.world.merged(o).compute()))
+            values = noting(m, lambda: m.columns(o.compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res | {name: pair for name, pair in beside.items() if name not in res}
 

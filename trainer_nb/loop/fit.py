@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..base import check_kinds, note_place, to_device
 from trainer_nb.data import (
-    RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, source, warm_up
+    RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 )
 from .accumulate import check_column
 from .hooks import STEPS, Calls, Cancel, CancelFit
@@ -119,7 +119,7 @@ def _starts_workers(fit, learn, name):
     train = None if fit.is_trained else fit.train
     phase = fit.valid if name == 'valid_dl' else train
     is_open = phase is not None and phase.pass_.start is not None
-    return not is_open and getattr(source(getattr(learn, name)), 'persistent_workers', False)
+    return not is_open and getattr(getattr(learn, name), 'persistent_workers', False)
 
 # %% ../../nbs/loop/17_fit.ipynb #c3a0752b
 class FitState:

@@ -25,7 +25,7 @@ from trainer_nb.base import (
     backward, check_seed, described, drop_locals, folded, format_bytes, is_oom, memory_in_use,
     note_place, opt_step, set_seed, to_device, with_comments
 )
-from ..data import Pass, is_shuffled, length, sets_of, source
+from ..data import Pass, is_shuffled, length, sets_of
 from trainer_nb.loop.fit import (
     BoundSteps, Fit, _misplaced, add_to_row, close_epoch, close_valid, go_back, match_loaders,
     open_epoch, open_valid, put_back, running_fit, wants_last_valid
@@ -217,7 +217,7 @@ class _Results(Phase):
 # %% ../../nbs/loop/18_learner.ipynb #0c755b57
 def _train_batches(phase, learn):
     "Open a training pass, or the rest of it; raises ValueError if the loader was replaced"
-    if source(learn.train_dl) is not phase.pass_.dl: raise ValueError(
+    if learn.train_dl is not phase.pass_.dl: raise ValueError(
         'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
         'already: replace it in after_epoch, by a loader')
     res = iter(phase.pass_)
@@ -721,7 +721,7 @@ class Learner(Hooked):
                 'predict got nothing: pass inputs, or a loader such as learn.valid_dl')
             if len(data) > 1: dl, how = parts.several(self, data), 'inputs'
             else: dl, how = parts.to_predict(self, *data)
-            if is_shuffled(source(dl)) and not with_targs: warnings.warn(
+            if is_shuffled(dl) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
             phase, preds, targs = Validation(pass_=Pass(dl)), Joined('predictions'), Joined('targets')

@@ -6,8 +6,6 @@
 __all__ = ['World']
 
 # %% ../../nbs/loop/08_world.ipynb #cf640639
-from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
 from typing import Any
 
 from torch import Tensor
@@ -32,17 +30,14 @@ class World:
         return n
 
     # what `parallel` overrides; x stands for a tensor, state for a nesting of tensors
-    def is_same(self, what: str) -> bool: return True   # is this string the same on all ranks?
-    def backward(self, learn: Any) -> AbstractContextManager: return nullcontext()      # around a backward
     def sum(self, x: Tensor) -> Tensor: return x        # summed over all ranks
     def first(self, x: Any) -> Any: return x            # the object of rank 0, for all ranks
     def gather(self, x: Any) -> Any: return [x]         # the objects of all ranks, for rank 0; None for others
     def all_gather(self, x: Any) -> list: return [x]    # the same for all ranks
-    def merged(self, metric: Any) -> Any: return metric # a metric object that computes over the batches of all ranks
     def rng_states(self, state: Any) -> Any: return state   # for this rank, made from a state that all ranks share
     def whole(self, x: Tensor) -> Tensor: return x      # one that may be sharded, whole
     def collect(self, state: Any) -> Any: return state  # the same for each tensor, on rank 0
+    def cut(self, x: Tensor, part: Tensor) -> Tensor: return x  # a whole tensor, sharded like `part`
     def split(self, opt: Any, state: Any) -> Any: return state  # an optimizer's whole state, sharded to be loaded
     def least(self, x: Any) -> Any: return x            # a number about the gradients, the smallest over all shards
-    def copy(self, model: Any) -> Any: return deepcopy(model)   # sharded alike
     def own_buffers(self, module: Any) -> dict[str, Tensor]: return {}  # those that may differ from the main process

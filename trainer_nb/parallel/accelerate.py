@@ -6,25 +6,27 @@
 __all__ = ['Accelerate', 'accelerate_hook']
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7e1b1ed8
-import gc, os
+import os, warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from ..base import has_accelerator, needed, unproven
-from ..data import end_workers
+from ..base import batch_size, has_accelerator, map_tensors, needed, set_seed, to_device
+from ..data import end_workers, rng_states, set_rng_states
 from trainer_nb.loop import (
-    Hook, Learner, World, is_summed, load_rank_state, loss_weight, move, rank_state, trained
+    Hook, Learner, World, load_rank_state, loss_weight, move, parameters, rank_state, trained,
+    trains_loss, without_hooks
 )
-from .first_step import first_step
-from .sharding import shard
-from .fsdp import Sharded
-from .averages import Averages, LossWeight, average_gradients
+from .sharding import bounds, cut_batch, shard
+from .fsdp import INSTEAD, Sharded, check_kwargs, check_plugin, reshard
 from .group import REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
-from .plugin import INSTEAD, check_kwargs, check_plugin
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #649218e3
 def _make_world(accelerator, kwargs):
@@ -35,9 +37,6 @@ def _make_world(accelerator, kwargs):
     if plugin is None and is_wanted: plugin = FullyShardedDataParallelPlugin()
     n, device = accelerator.num_processes, accelerator.device
     if plugin is not None: check_plugin(plugin)
-    if plugin and device.type == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
-        raise ImportError(f'fsdp_plugin on the CPU needs a newer torch than {torch.__version__}: '
-                          'pip install -U torch')
     if n == 1: return World()
     if plugin is None: return Processes(device)
     if (config := kwargs.get('parallelism_config')) is None: return Sharded(device, plugin)
@@ -58,40 +57,159 @@ def _check_hooks(learn, kind):
         raise ValueError('Compile does not work on a sharded model: take it out, or fsdp_plugin')
 
 def _check_metrics(metrics, size):
-    "Refuse metrics that cannot be merged, after the first batch has shown what else is wrong"
+    "Refuse metrics that keep a state which nobody sums over the ranks"
     for m in metrics:
-        merges = callable(getattr(m.f, 'merge_state', None)) or hasattr(m.f, 'sync_on_compute')
-        if m.is_object and not merges: raise ValueError(
-            f'metric `{m.name}` keeps a state, which cannot be merged over {size} processes: give it '
-            'merge_state(others), which adds the states of the metric on the other processes, or use '
-            'torchmetrics')
+        if m.is_object and not hasattr(m.f, 'sync_on_compute'): raise ValueError(
+            f'metric `{m.name}` keeps a state, which is not merged over {size} processes: '
+            'use a function, or torchmetrics')
 
-# %% ../../nbs/parallel/05_accelerate.ipynb #a7c60af4
-class _Comparisons:
-    "The comparisons of the first batch of each phase of a fit with what one process computes"
-    def __init__(self, dls=()):     # loaders with `shards`; none: nothing is compared
-        self.left = {True, False} if dls else set()     # phases (training or not) to be compared
-        self.sums = set()           # (training, optimizer's name) of losses that are sums
-        self.is_running = False     # a comparison weighs its losses itself
-        for dl in dls: dl.shards.wants = True
+# %% ../../nbs/parallel/05_accelerate.ipynb #267cfda0
+class _LossWeight:
+    "The weight of this rank's loss, so that the mean over all ranks is the loss of the whole batch"
+    def __init__(self):
+        self.n = 0              # what the step returned as the loss's weight, or samples
 
-    def run(self, learn, precision):
-        "Compare the batch of this step, the first one of its phase"
-        training = learn.training
-        if not training and learn.fitting.valid is None: return     # learn.validate()
-        dl = learn.train_dl if training else learn.valid_dl
-        def average(params):
-            if not learn.world.is_sharded: average_gradients(params, learn.world.size, {})
-        self.left.remove(training)
-        self.is_running = True
-        try: sums = first_step(learn, dl, average, precision)
-        finally: self.is_running, dl.shards.kept = False, None
-        self.sums |= {(training, name) for name in sums}
+    def take(self, learn: Learner) -> None:
+        "Take the weight of the loss just computed, and sum it over the ranks"
+        n, world = loss_weight(learn.result), learn.world
+        if n is None:
+            self.n, world.weight = world.n, world.total
+            return
+        device = learn.device
+        n = to_device(n, device) if isinstance(n, Tensor) else torch.full((), n, device=device)
+        if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
+        self.n, world.weight = n, n.detach().clone()
+        dist.all_reduce(world.weight)
 
-    def found_sum(self, learn):
-        "Return whether the loss just computed is a sum over samples"
-        is_yielded = learn.phase.loss_params is not None
-        return (learn.training, learn.phase.opt_names[0] if is_yielded else None) in self.sums
+    def factor(self, world: World) -> Any: return self.n*world.size/_or_one(world.weight)
+
+    def average(self, learn: Learner, loss: Tensor) -> Tensor:
+        "Return the loss of the whole batch, for optimizers that compare losses: ranks must agree"
+        loss = loss.detach()*self.factor(learn.world)
+        dist.all_reduce(loss)
+        return loss.div_(learn.world.size)
+
+def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1  # to divide by
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #7ac112f9
+def _average_gradients(params, size, buffers):
+    "Average gradients over ranks; a missing one counts as 0; `buffers` keep what steps can reuse"
+    params = [p for p in params if p.requires_grad]
+    for kind in dict.fromkeys((p.dtype, p.device) for p in params):
+        _average([p for p in params if (p.dtype, p.device) == kind], size, buffers)
+
+def _average(params, size, buffers):
+    "Average the gradients of parameters of one dtype and device, in one message"
+    sizes, key = [p.numel() for p in params], (*params,)
+    if key not in buffers:
+        buffers[key] = params[0].new_empty(sum(sizes) + len(sizes)), params[0].new_ones(len(sizes))
+    flat, here = buffers[key]       # all gradients, and for each whether it exists here
+    *parts, there = flat.split([*sizes, len(sizes)])
+    missing = [i for i, p in enumerate(params) if p.grad is None]
+    if missing: here = here.index_fill(0, torch.tensor(missing, device=here.device), 0.)
+    def row(p): return (p.grad.to_dense() if p.grad.is_sparse else p.grad).detach().reshape(-1)
+    grads = [row(p) if p.grad is not None else p.new_zeros(n) for p, n in zip(params, sizes)]
+    if any(g.data_ptr() == o.data_ptr() for g, o in zip(grads, parts)):
+        # they were set to 0 in place, and still lie in `flat`
+        grads = [g.clone() for g in grads]
+    torch.cat([*grads, here], out=flat)
+    dist.all_reduce(flat)
+    flat.div_(size)
+    if missing: there = there.tolist()      # waits for the device; only if a parameter was not used
+    for i, (p, g) in enumerate(zip(params, parts)):
+        if not missing or there[i] > 0: p.grad = g.view_as(p)
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #1ce2cb40
+class _Averages:
+    "Averages the gradients of each optimizer step"
+    def __init__(self, learn: Learner, world: World, accelerator: Any):
+        self.world, self.handler, self.buffers = world, accelerator.ddp_handler, {}
+        self.ddp, self.n_wrapped = None, 0      # the model in torch's wrapper; trainable parameters
+        self.is_averaged = False                # the wrapper has averaged those of this step
+        is_whole = world.size > 1 and not world.is_sharded
+        is_wanted = accelerator.device.type != 'cpu' or self.handler is not None
+        self.may_wrap = is_whole and is_wanted and _fits_wrapper(learn)
+
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
+        self.is_averaged, n = True, sum(p.requires_grad for p in model.parameters())
+        is_known = self.ddp is not None and n == self.n_wrapped and self.ddp.module is model
+        if is_known: return self.ddp
+        device = self.world.device
+        quiet = 'forward_sync_buffers'      # of newer versions of torch
+        if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
+        options = {quiet: False, **(self.handler.to_kwargs() if self.handler is not None else {})}
+        device_ids = None if device.type == 'cpu' else [device.index]
+        self.ddp = DistributedDataParallel(model, device_ids=device_ids, **options)
+        self.n_wrapped = n
+        return self.ddp
+
+    def average(self, learn: Learner) -> None:
+        "Average the gradients of this step, unless torch's wrapper or the sharding did"
+        if self.is_averaged or self.world.is_sharded: return
+        _average_gradients(parameters(learn.opt), self.world.size, self.buffers)
+
+def _fits_wrapper(learn):
+    "Return whether one call of the model gives all gradients of an optimizer step"
+    accum = learn.provider('accumulation')
+    accumulates = accum is not None and accum.n != 1
+    is_compiled = learn.provider('compilation') is not None
+    return not (learn.is_own('train_step') or trains_loss(learn) or accumulates or is_compiled)
+
+# %% ../../nbs/parallel/05_accelerate.ipynb #3ac0f692
+def _losses(learn, modules, batch, precision, seed):
+    "Return (loss, its weight or None) for each loss of a step, in evaluation mode, without a trace of it"
+    light, res = torch.autograd.graph.saved_tensors_hooks(lambda t: None, lambda o: o), []  # no backward follows
+    with without_hooks(learn) as twin, light, torch.compiler.set_stance('force_eager'), precision:
+        set_seed(seed)
+        modules.eval()
+        twin.phase.clear()
+        twin.batch = map_tensors(Tensor.clone, batch)       # a step may write to it
+        twin.do_step()
+        while twin.phase.loss_params is not None:           # yielded
+            res.append((twin.loss.item(), None))
+            twin.do_step()
+        if twin.loss is not None: res.append((twin.loss.item(), loss_weight(twin.result)))
+    reshard(modules.modules())
+    return res
+
+def _pieces(learn, dl):
+    "Return the shard of the first batch that `dl` has read, the samples in it, and the whole batch"
+    kept, before, dl.shards.kept = dl.shards.kept, rng_states(dl), None
+    if hasattr(dl, 'collate_fn'): kept = dl.collate_fn([dl.dataset[i] for i in kept])      # indices
+    set_rng_states(before, dl)
+    first, end = bounds(batch_size(kept), learn.world)
+    shard = cut_batch(kept, first, end) if end > first else cut_batch(kept, 0, 1)
+    return to_device(shard, learn.device), end - first, to_device(kept, learn.device)
+
+def _check_losses(learn, dl, precision):
+    "Compare the mean loss of the shards of a batch with the loss of the whole; raises ValueError"
+    modules, mine = nn.ModuleList(trained(learn)), None
+    reshard(modules.modules())
+    with without_hooks(learn):
+        learn.world.share_modules([modules])        # each rank has batch statistics of its own
+        try:
+            shard, n, batch = _pieces(learn, dl)
+            *wholes, found = [_losses(learn, modules, o, precision(), i) for i, o in enumerate((batch, batch, shard))]
+            mine = [(loss, float(n if w is None or not n else w)) for loss, w in found]
+        except Exception: pass      # out of memory; the step raises others
+        reshard(modules.modules())
+    found = learn.world.all_gather(mine)
+    if None not in found: _compare(zip(*wholes), found, .001 if isinstance(precision(), nullcontext) else .05)
+
+def _compare(wholes, found, tol):
+    "`wholes`: the losses of the whole batch, with two seeds; `found`: those of each shard with its samples"
+    for ((whole, _), (other, _)), parts in zip(wholes, zip(*found)):
+        losses, total = [o for o, n in parts if n], sum(n for _, n in parts)
+        mean, is_random = sum(o*n for o, n in parts)/(total or 1), abs(other - whole) > tol*abs(whole)
+        far = .2 if is_random else tol
+        if not losses or abs(mean - whole) <= far*max(map(abs, [whole, *losses])) + 1e-9: continue
+        if abs(sum(losses) - whole) <= far*sum(map(abs, losses)) + 1e-9:
+            raise ValueError('the loss is a sum: return a mean, or its weight as n')
+        if not is_random: warnings.warn(
+            f'the loss of the first batch is {whole:.6g}, but {mean:.6g} as the mean of its shards in {len(found)} '
+            "processes, which train on that: is it a mean over something else than samples (return its weight as 'n' "
+            'from the step), does it compare samples, or is dimension 0 of the batch not the samples?', stacklevel=2)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7b344b38
 def _shard_loaders(learn, world):
@@ -112,27 +230,15 @@ def _check_size(size, now):
     raise RuntimeError(f'this fit was stopped in {size} process{"" if size == 1 else "es"}, and can '
                        f'only be resumed in as many, not in {now}{advice}')
 
-# %% ../../nbs/parallel/05_accelerate.ipynb #35e28de3
-_WHOLE = (
-    'the step uses weights that are sharded now: they are gathered when the model is called, or a '
-    'module that is a unit of its own. Call the model, or name the classes of what the step calls: '
-    "FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='transformer_based_wrap', "
-    'transformer_cls_names_to_wrap=[...])')
-
-def _note_shards(e):
-    "Tell where weights are gathered, if an operation got a shard"
-    if 'mixed torch.Tensor and DTensor' in str(e): e.add_note(_WHOLE)
-
 # %% ../../nbs/parallel/05_accelerate.ipynb #53b3f9d2
-@unproven('HSDP')
-@unproven('Sharded checkpoints')
 class Accelerate(Hook):
     """Train in all processes that were started, on the devices that Hugging Face's Accelerate finds
 
     Takes what `accelerate.Accelerator` takes: `mixed_precision='bf16'`, `cpu=True`,
     `kwargs_handlers=[...]`; and `fsdp_plugin`, for a model that is too large for one device, with
     `parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4)` if not all ranks
-    share its shards. In a single process it changes nothing.
+    share its shards (HSDP, which has never run on GPUs, or on several hosts). A sharded model stays so until the
+    process ends. In a single process the hook changes nothing.
     """
     unique, in_dry_run, provides = True, False, ('ranks',)
     ord, runs_before = -35, ('NaNGuard', 'GradNorm', 'GradClip')
@@ -140,17 +246,16 @@ class Accelerate(Hook):
 
     def __init__(self,
         *,
-        check: bool = True,     # compare the first batches with one process; raises ValueError
+        check: bool = True,     # compare the first training batch with one process; raises ValueError
         **kwargs: Any,          # of `accelerate.Accelerator`
     ):                          # raises ImportError without accelerate
         check_kwargs(kwargs)
         needed('accelerate', 'Accelerate', 'distributed')
         self.kwargs, self.accelerator, self.world = kwargs, None, World()
         self.parts = self.size = None   # each rank's state when a fit was stopped; world size then
-        self.checks, self.compared = check, _Comparisons()
-        self.gradients = None           # `Averages` of this fit
-        self.weight = LossWeight()      # of this rank's loss
-        self.are_mergeable = False      # the metrics of this fit were checked
+        self.checks, self.is_checked = check, True      # `is_checked`: the first batch of this fit was
+        self.gradients = None           # `_Averages` of this fit
+        self.weight = _LossWeight()     # of this rank's loss
 
     @property
     def on_cpu(self) -> bool:
@@ -160,7 +265,7 @@ class Accelerate(Hook):
     @contextmanager
     def around_fit(self, learn: Learner) -> Iterator[None]:
         names = 'world', 'is_main', 'train_dl', 'valid_dl', 'requests'
-        before, device = {k: getattr(learn, k) for k in names}, learn.device
+        before = {k: getattr(learn, k) for k in names}
         try:
             with self._joined(learn): yield
         except Exception as e:
@@ -169,14 +274,14 @@ class Accelerate(Hook):
         finally:
             for k in 'train_dl', 'valid_dl':
                 if getattr(learn, k) is not before[k]: end_workers(getattr(learn, k))
-            for k, v in before.items(): setattr(learn, k, v)
-            is_sharded = self.world.is_sharded
-            if is_sharded: learn.device = device
+            stays = ('world', 'is_main') if self.world.is_sharded else ()    # to save what is sharded
+            for k in before.keys() - {*stays}: setattr(learn, k, before[k])
             if self.world.size == 1: forget()
-            self.world.control = None        # a forked process must not end a group
-            learn.state.num_processes, self.world = 1, World()
+            if not stays:
+                self.world.control = None       # a forked process must not end a group
+                learn.state.num_processes = 1
+            self.world = World()
             self.gradients = self.accelerator = None
-            if is_sharded: gc.collect()      # cycles hold groups, which a fork must not copy
 
     @contextmanager
     def _joined(self, learn):
@@ -194,21 +299,22 @@ class Accelerate(Hook):
         if learn.fitting.rng_states is None: self.parts = self.size = None
         else: _check_size(self.size, world.size)
         _shard_loaders(learn, world)
-        dls = [o for o in (learn.train_dl, learn.valid_dl) if o is not None]
-        self.compared = _Comparisons(dls if self.checks and world.size > 1 else ())
+        self.is_checked = not self.checks or world.size == 1
         if world.size == 1:
             yield
             return
+        learn.train_dl.shards.wants = not self.is_checked
         check_same(learn)
+        _check_metrics(learn.metrics, world.size)
         world.share_modules(trained(learn), params=True)
         if self.parts is not None: load_rank_state(learn, learn.fitting, self.parts[world.rank])
         learn.is_main, learn.requests = not world.rank, Requests()
-        around = world.around(learn) if world.is_sharded else nullcontext()
-        with around, learn.added_hooks(Agreement(world)): yield
+        if world.is_sharded: world.shard(learn)
+        with learn.added_hooks(Agreement(world)): yield
 
     def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"
-        self.size, self.parts = self.world.size, self.world.gather(rank_state(learn, learn.fitting))
+        self.size, self.parts = self.world.size, self.world.all_gather(rank_state(learn, learn.fitting))
 
     def state_dict(self) -> dict[str, Any]:
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
@@ -219,8 +325,7 @@ class Accelerate(Hook):
         super().take_state({'size': None, 'parts': None, **state})
 
     def before_fit(self, learn: Learner) -> None:
-        self.gradients = Averages(learn, self.world, self.accelerator)
-        self.are_mergeable = self.world.size == 1
+        self.gradients = _Averages(learn, self.world, self.accelerator)
 
     def precision(self, learn: Learner) -> AbstractContextManager[Any]:
         "Return the context manager for a step; `learn.predict` also uses it outside a fit"
@@ -232,33 +337,26 @@ class Accelerate(Hook):
 
     def before_step(self, learn: Learner) -> None:
         if self.gradients is not None: self.gradients.is_averaged = False
-        if learn.training in self.compared.left:
-            self.compared.run(learn, lambda: self.precision(learn))
-        if not self.are_mergeable: _check_metrics(learn.metrics, self.world.size)
-        self.are_mergeable = True
+        if learn.training and not self.is_checked:
+            self.is_checked = True
+            _check_losses(learn, learn.train_dl, partial(self.precision, learn))
 
     def do_step(self, learn: Learner, nxt: Any, model: Any) -> None:
         if learn.training and self.gradients.may_wrap: model = self.gradients.wrapped(model)
-        try:
-            with self.precision(learn): nxt(model)
-        except RuntimeError as e:
-            _note_shards(e)
-            raise
+        with self.precision(learn): nxt(model)
         n = loss_weight(learn.result) if self.world.is_padding else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
     def after_loss(self, learn: Learner) -> None:
-        is_sum = bool(self.compared.sums) and self.compared.found_sum(learn)
-        if self.world.size == 1 or not (learn.training or is_sum): return
-        self.weight.take(learn)
-        self.weight.is_sum = is_sum and is_summed(learn)     # then it is recorded per sample
-        if is_sum and not self.weight.is_sum: learn.loss = self.weight.scaled(learn.loss, learn.world)
+        if learn.training and self.world.size > 1: self.weight.take(learn)
 
     def do_backward(self, learn: Learner, nxt: Any, loss: Any) -> None:
-        if self.world.size == 1 or self.compared.is_running: return nxt(loss)
+        if self.world.size == 1: return nxt(loss)
+        if self.world.is_sharded and learn.phase.loss_params is not None: raise NotImplementedError(
+            'a step that yields losses does not work on a sharded model, whose gradients are reduced together: '
+            'leave out fsdp_plugin')
         weight = self.weight.factor(learn.world)
-        if isinstance(weight, Tensor) or weight != 1: loss = loss*weight
-        with self.world.backward(learn): nxt(loss)
+        nxt(loss*weight if isinstance(weight, Tensor) or weight != 1 else loss)
 
     def do_opt_step(self, learn: Learner, nxt: Any) -> Any:
         if self.world.size == 1: return nxt()

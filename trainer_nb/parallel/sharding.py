@@ -61,8 +61,8 @@ class BatchShards:
 
     def compare(self, name: str, i: int, n: int, code: int) -> None:
         "Refuse a loader whose batch `i` has another number of samples or code on another rank"
-        if self.world.is_same(f'{i} {n} {code}'): return
-        ns = self.world.all_gather(n)
+        ns, codes = zip(*self.world.all_gather((n, code)))
+        if len({*zip(ns, codes)}) == 1: return
         found = 'chooses other samples' if len({*ns}) == 1 else f'has {", ".join(map(str, ns))} samples'
         raise ValueError(
             f'{name} {found} in processes 0 to {len(ns) - 1}, as seen at batch {i}: expected the same '

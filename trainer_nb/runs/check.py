@@ -19,7 +19,7 @@ from time import perf_counter
 from torch.utils.data import IterableDataset
 
 from ..base import folded, format_bytes, rng_state, set_rng_state, set_seed
-from ..data import adapter_of, length, source
+from ..data import adapter_of, length
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from ..save import load, save
@@ -44,7 +44,7 @@ _IN_PASS = ('give it a method set_epoch(epoch), which fit calls before each pass
             'alone, as by numpy.random.default_rng(epoch)')     # for what a pass reads again from its start
 
 def _advice(path, loaders):
-    dl = source(loaders.get('.'.join(path.split('.')[:2])))
+    dl = loaders.get('.'.join(path.split('.')[:2]))
     is_stream = isinstance(getattr(dl, 'dataset', None), IterableDataset)
     if '_dl.sampler' in path or '_dl.batch_sampler' in path: return _IN_PASS
     if is_stream and '_dl.dataset' in path:
@@ -191,7 +191,7 @@ def _out_of_sight(part, point, loaders):
         'its owner state_dict and load_state_dict')
     if part != 'batch': return 'learn.opt', "it depends on a state out of sight: keep it in the optimizer's state"
     name = 'learn.train_dl' if point['kind'] == 'training' else 'learn.valid_dl'
-    dl = source(loaders[name])
+    dl = loaders[name]
     if getattr(dl, 'persistent_workers', False): return name, (
         'its workers keep a state from pass to pass: pass persistent_workers=False, or read the data by a SeededLoader')
     if adapter_of(dl).has_state: return name, (

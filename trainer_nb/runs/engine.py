@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from ..base import open_file, replacing, unproven
+from ..base import open_file, replacing
 from ..loop import as_count
 from trainer_nb.runs.process import (
     RANK_VARIABLES, arguments, detach, import_path, now_here, process_start
@@ -189,9 +189,11 @@ def _script(on, folder, python=None, cwd=None, path=None):  # None: those of thi
     return '\n'.join(['#!/bin/bash', *lines]) + '\n' + body
 
 # %% ../../nbs/runs/20_engine.ipynb #34fb11ac
-@unproven('Slurm')
 class Slurm(Engine):
-    "Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths"
+    """Train as a Slurm job, on nodes that see the run's folder and this Python under the same paths
+
+    It has never run on GPUs, or on several hosts.
+    """
     def __init__(self,
         time: str|int|None = None,      # of the job, '2:00:00' or minutes; None: the partition's
         *,
@@ -277,9 +279,11 @@ def _end_driver(job, folder):
     return is_ours
 
 # %% ../../nbs/runs/20_engine.ipynb #8ed41be2
-@unproven('Ray')
 class Ray(Engine):
-    "Train with Ray Train, on a cluster whose machines see the run's folder under the same path"
+    """Train with Ray Train, on a cluster whose machines see the run's folder under the same path
+
+    It has never run on GPUs, or on several hosts.
+    """
     def __init__(self,
         n_procs: int = 1,       # processes that train together, each with one CPU, or with one GPU
         *,

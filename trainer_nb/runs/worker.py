@@ -274,6 +274,7 @@ def _train(worker):
     with (nullcontext() if ranks.size == 1 else
           as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)):
         _fit(learn, program, hooks, own, checkpoints)
+        if learn.world.is_sharded: _save_result(worker)     # it needs all ranks
 
 def _fit(learn, program, hooks, own, checkpoints):
     "Begin the fit, continue it from its newest checkpoint, or resume one that was stopped"
@@ -343,6 +344,11 @@ def _trained(worker):     # 'done' or 'stopped'; None after an error
         _fail(worker, found or error_record(e))
     finally: worker.is_training = False
 
+def _save_result(worker):
+    learn = worker.learn
+    with learn.added_hooks(*(worker.hooks if learn.stopped is not None else ())):
+        learn.save(worker.folder.path/'result.pt')
+
 def _keep(worker, end):
     "Save the result, and note how training ended"
     learn, folder, heart = worker.learn, worker.folder, worker.heart
@@ -351,8 +357,7 @@ def _keep(worker, end):
             folder.open(_LEFT, 'ab').close()
             heart.state = 'waiting'
             return
-        with learn.added_hooks(*(worker.hooks if learn.stopped is not None else ())):
-            learn.save(folder.path/'result.pt')
+        if not learn.world.is_sharded: _save_result(worker)
         heart.state, heart.note = end, outcome(learn, worker.first)  # a reader looks for the result
     except BaseException as e:
         traceback.print_exc()

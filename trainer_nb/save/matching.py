@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..base import batch_code, check_kinds
-from ..data import adapter_of, is_stock, length, loader_generators, source
+from ..data import adapter_of, is_stock, length, loader_generators
 from ..loop import Learner
 
 # %% ../../nbs/save/10_matching.ipynb #b17d4211
@@ -55,7 +55,6 @@ _MUST_AGREE = 'type', 'batches', 'samples', 'bs', 'drop_last', 'sampler', 'gener
 def describe_loader(dl: Any) -> dict[str, Any]:
     "Describe, in plain values, what a position in a loader depends on"
     if dl is None: return {}
-    dl = source(dl)
     batches, data = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None)
     tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
     if data is None and tensors: data = tensors[0]
@@ -73,7 +72,7 @@ def describe_loader(dl: Any) -> dict[str, Any]:
 # %% ../../nbs/save/10_matching.ipynb #10ade006
 def _check_loader(name, dl, before, pass_):
     "Refuse a position in other data than was described before; return what may not be exact, or ''"
-    dl, now = source(dl), describe_loader(dl)
+    now = describe_loader(dl)
     if pass_ is None or not pass_['n']: return ''
     changed = [k for k in _MUST_AGREE if before.get(k) != now.get(k)]
     changed = [f'{k} {before.get(k)} there, {now.get(k)} here' for k in changed]
@@ -104,7 +103,6 @@ def _check_loader(name, dl, before, pass_):
 # %% ../../nbs/save/10_matching.ipynb #10ade007
 def _check_workers(name, dl, warm):
     "Describe what cannot be restored: RNG states of workers after more than one pass; or ''"
-    dl = source(dl)
     if parts := adapter_of(dl).parts:
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))

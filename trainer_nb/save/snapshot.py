@@ -130,11 +130,11 @@ def _own(learn, state):
                      'or from a checkpoint at the end of an epoch')
 
 # %% ../../nbs/save/03_snapshot.ipynb #b07c7bdf
-def _take_module(name, m, state):
+def _take_module(name, m, world, state):
     lost = load_module_state(m, state)
     for k, p in m.named_parameters():
         p.requires_grad_(k not in state['frozen'])
-        p.grad = state['grads'][k].to(p.device, copy=True) if k in state['grads'] else None
+        p.grad = world.cut(state['grads'][k].to(p.device, copy=True), p) if k in state['grads'] else None
     return [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in lost]
 
 def _take_optimizer(opt, world, state):
@@ -172,7 +172,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False)
     if state['device'] != learn.device.type:
         notes.append(f'the checkpoint was made on {state["device"]}, but this is '
                      f'{learn.device.type}: rounding differs')
-    for name, m in modules.items(): notes += _take_module(name, m, state['modules'][name])
+    for name, m in modules.items(): notes += _take_module(name, m, learn.world, state['modules'][name])
     for name, opt in learn.opts.items():
         _take_optimizer(opt, learn.world, state['optimizers'][name]['state'])
     for k, v in {**state['state'], 'num_processes': learn.world.size}.items():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..data import TensorLoader, adapter_of, is_stock, rng_states, set_rng_states, source
+from ..data import TensorLoader, adapter_of, is_stock, rng_states, set_rng_states
 from trainer_nb.loop import (
     CancelStep, Hook, Learner, MainProcessHook, GoBack, as_count, gradients, refuse_closures, stack_scalars, total_norm
 )
@@ -168,7 +168,7 @@ def sample_indices(
 def _check_can_skip(learn):
     "Refuse a fit that cannot go back, or in which another hook ends it before"
     refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
-    dl, guard = source(learn.train_dl), learn.provider('guard')
+    dl, guard = learn.train_dl, learn.provider('guard')
     if hasattr(dl, '__next__'): raise ValueError(
         f"SpikeGuard('skip') reads batches again, and train_dl is a {type(dl).__name__}, which can be "
         'read once: pass an object whose __iter__ begins anew, or use SpikeGuard(), which notes spikes')

@@ -1,0 +1,67 @@
+"""FSDP on 2 or 4 ranks, under `torchrun`, with one or two copies of the shards: a program, whose arguments are a file
+that says that all is well, and the number of copies"""
+import sys
+from pathlib import Path
+
+import pytest, torch
+from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig
+
+from test_distributed import check_equal, learner, noisy
+from trainer_nb.all import EMA, Accelerate, Compile, GradAccum, GradClip, LambdaHook, set_seed
+from trainer_nb.base import local
+
+def sharded(*units, copies=1):
+    policy = {'auto_wrap_policy': 'transformer_based_wrap', 'transformer_cls_names_to_wrap': units} if units else {}
+    config = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=2) if copies > 1 else None
+    return Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2, **policy),
+                      parallelism_config=config)
+
+def run(case, n_epochs, copies, *hooks):
+    "A fit, whose ranks have their part of everything; then it is saved, and goes on"
+    alone, learn = learner(case, *hooks), learner(case, *hooks, sharded('Sequential', copies=copies))
+    alone.fit(n_epochs)
+    learn.fit(n_epochs)
+    for p in learn.opt.param_groups[0]['params']:
+        assert len(local(p)) <= -(-len(p)//2) < len(p) and all(
+            o.shape == p.shape and local(o).shape == local(p).shape for o in learn.opt.state[p].values() if o.ndim)
+    for _ in range(2):
+        learn.save('saved.pt')
+        torch.distributed.barrier()
+        loaded = learner(case, *hooks)
+        loaded.load('saved.pt')
+        check_equal(alone, loaded)
+        for o in alone, learn:
+            set_seed(7)
+            o.fit(1)
+
+def run_twice(copies):
+    "Stopped in an open window, resumed here, and from the file, where there is a window of whole gradients"
+    def make(*hooks): return noisy(sharded(copies=copies), *hooks)
+    def stop(learn):
+        if learn.state.optimizer_step == 4 and learn.state.batch_idx == 1: learn.stop()
+    whole, learn = make(), make(LambdaHook(after_step=stop))
+    whole.fit(3)
+    learn.fit(3)
+    assert learn.cancelled == 'stop' and learn.state.epoch < 3
+    learn.save('stopped.pt')
+    torch.distributed.barrier()
+    learn.resume()
+    (again := make()).fit(3, resume='stopped.pt')
+    for o in learn, again:
+        assert all(map(torch.equal, *([local(p) for p in m.model.parameters()] for m in (whole, o))))
+        assert o.history.steps == whole.history.steps
+
+def is_refused(message, case, *hooks, error=ValueError):
+    with pytest.raises(error, match=message): learner(case, *hooks).fit(1)
+
+if __name__ == '__main__':
+    path, copies = Path(sys.argv[1]), int(sys.argv[2])
+    run('adam', 2, copies)
+    run('accumulation and clip', 1, copies)
+    run('plain', 1, copies, GradClip(norm_per_tensor=.02), GradAccum(2))
+    run_twice(copies)
+    is_refused('EMA does not work on a sharded model', 'plain', sharded(copies=copies), EMA(.9))
+    is_refused('Compile does not work on a sharded model', 'plain', sharded(copies=copies), Compile())
+    is_refused('yields losses does not work', 'two optimizers', sharded('Sequential', 'Linear', copies=copies),
+               error=NotImplementedError)
+    path.touch()
