@@ -12,7 +12,7 @@ from .errors import (
     described, drop_locals, folded, is_oom, library_versions, memory_in_use, needed, note_place, show_error
 )
 from .torch_private import (
-    BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, DispatchMode, backward, can_replace_calls,
+    BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, backward, can_replace_calls,
     compile_options, each_, end_processes, forget_iterator, is_wrapper, kept_iterator, mark_stepped, n_writes, norms,
     opt_step, own_call, replace_call, set_indices, state_of, state_versions, takes_found_inf, workers_end
 )

@@ -6,12 +6,12 @@
 __all__ = ['ONLY_PUBLIC', 'RAN_ON', 'BATCH_NORMS', 'INSTANCE_NORMS', 'DROPOUTS', 'CONVOLUTIONS', 'checked', 'each_', 'norms',
            'is_listed', 'light_step', 'opt_step', 'backward', 'mark_stepped', 'takes_found_inf', 'can_replace_calls',
            'replace_call', 'own_call', 'compile_options', 'state_versions', 'state_of', 'kept_iterator',
-           'forget_iterator', 'end_processes', 'set_indices', 'workers_end', 'n_writes', 'DispatchMode']
+           'forget_iterator', 'end_processes', 'set_indices', 'workers_end', 'n_writes']
 
 # %% ../../nbs/base/05_torch_private.ipynb #c84b7b82
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
 
@@ -237,12 +237,9 @@ def workers_end(dl: Any, now: bool = True) -> Iterator[None]:
 
 # %% ../../nbs/base/05_torch_private.ipynb #097079fd
 # `is_wrapper(t)`: is a tensor of a class that wraps other tensors?
-try: from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass as is_wrapper
-except ImportError: TorchDispatchMode, is_wrapper = nullcontext, lambda t: False
+try: from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
+except ImportError: is_wrapper = lambda t: False
 
 def n_writes(t: Tensor) -> int:
     "Count the operations that wrote to a tensor's memory"
     return t._version
-
-class DispatchMode(TorchDispatchMode):
-    "A context whose `__torch_dispatch__` receives every operation"

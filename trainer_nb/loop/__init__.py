@@ -17,7 +17,7 @@ from .optim import (
     refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
-    as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, unpack
+    as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names
 )
 from .interrupts import TrainingInterrupted
 from .world import World
