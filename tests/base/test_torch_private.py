@@ -107,7 +107,8 @@ def test_the_check_tells_nobody():
 
 FOREIGN = {    # private names of other packages, and of Python
     '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',
-    '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed', '_no_split_modules', '_trial_id'}
+    '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed',
+    '_no_split_modules', '_trial_id'}
 
 def private_names(tree):
     "Names of attributes that a module uses, also by `getattr`, `hasattr` and `vars(x)[...]`; and those it defines"

@@ -7,7 +7,7 @@ import pytest, torch
 from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig
 
 from test_distributed import check_equal, learner, noisy
-from trainer_nb.all import EMA, Accelerate, Compile, GradAccum, GradClip, LambdaHook, set_seed
+from trainer_nb.all import EMA, Accelerate, Checkpoint, Compile, GradAccum, GradClip, LambdaHook, set_seed
 from trainer_nb.base import local
 
 def sharded(*units, copies=1):
@@ -35,19 +35,20 @@ def run(case, n_epochs, copies, *hooks):
             o.fit(1)
 
 def run_twice(copies):
-    "Stopped in an open window, resumed here, and from the file, where there is a window of whole gradients"
+    "Stopped in an open window, resumed here, from the file, where there is a window of whole gradients, and from a checkpoint"
     def make(*hooks): return noisy(sharded(copies=copies), *hooks)
     def stop(learn):
         if learn.state.optimizer_step == 4 and learn.state.batch_idx == 1: learn.stop()
-    whole, learn = make(), make(LambdaHook(after_step=stop))
+    whole, learn = make(), make(LambdaHook(after_step=stop), Checkpoint('kept', every=2))
     whole.fit(3)
     learn.fit(3)
     assert learn.cancelled == 'stop' and learn.state.epoch < 3
     learn.save('stopped.pt')
     torch.distributed.barrier()
+    (there := make(Checkpoint('kept', every=2))).fit(3, resume=True)
     learn.resume()
     (again := make()).fit(3, resume='stopped.pt')
-    for o in learn, again:
+    for o in learn, there, again:
         assert all(map(torch.equal, *([local(p) for p in m.model.parameters()] for m in (whole, o))))
         assert o.history.steps == whole.history.steps
 
