@@ -179,13 +179,6 @@ def test_the_line_and_the_table_name_the_epoch_that_is_restored(restores, cell, 
     assert re.findall(r'^ *\* (\d+)', cell[2]['text/plain'], re.M) == ['2']
     assert learn.get_hook(Checkpoint).best()['epoch'] == 3
 
-def test_of_several_fits_the_latest_has_the_marked_epoch(cell):
-    losses = iter([1., 2., 4., 3., 5.])
-    learn = learner(valid_dl=[None], metrics=[], eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
-    learn.fit(2)
-    learn.fit(3)
-    assert 'best valid_loss 3 in epoch 3' in learn.history.status and bold(learn.history.html()) == ['3']
-
 def test_the_bar_of_a_fit_that_was_stopped_ends_where_it_stopped(cell):
     stop = LambdaHook(after_step=lambda learn: learn.training and learn.history.n_steps == 7 and learn.stop())
     learn = learner(valid_dl=None, hooks=[stop])
@@ -264,16 +257,6 @@ def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-2][0], lines[-2][0]
     news = [o.partition('</div>')[0] for o in of(seen, 2)]
     assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0 of 1', 'paused in epoch 0 of 1']
-
-def test_the_view_stands_in_a_pause_and_moves_soon_after_it(cell):
-    def f(learn):
-        learn.display.pause(learn, True)
-        times.append(learn.display.budget.next)
-        learn.display.pause(learn, False)
-        times.append(learn.display.budget.wait_s)
-    times = []
-    learner(hooks=[LambdaHook(after_step=at(0, 2, f))]).fit(1)
-    assert times[0] == math.inf and times[1] <= .1
 
 def test_training_that_becomes_nan_says_so(seen):
     "Without a guard: the first such batch, and advice, at the next update, at the end and in the picture"

@@ -8,6 +8,7 @@ from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, same, shuffled, weights
+from test_runs import Lookahead
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -615,40 +616,10 @@ class Own(torch.optim.Optimizer):
             m = self.state[p].setdefault('m', torch.zeros_like(p))
             p.sub_(m.mul_(self.beta).add_(p.grad), alpha=self.param_groups[0]['lr'])
 
-class Lookahead(torch.optim.Optimizer):
-    "Every third step goes half way; not initialized as torch's are"
-    def __init__(self, optimizer):
-        self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
-        self.n, self.state = 0, collections.defaultdict(dict)
-        for p in self.param_groups[0]['params']: self.state[p]['slow'] = p.detach().clone()
-    @torch.no_grad()
-    def step(self, closure=None):
-        self.optimizer.step()
-        self.n += 1
-        if self.n % 3: return
-        for p in self.param_groups[0]['params']: p.copy_(self.state[p]['slow'].lerp_(p, .5))
-
-class Private(torch.optim.Optimizer):
-    "Adds noise, and calls an accountant, as Opacus does; everything else is that of the inner one"
-    def __init__(self, optimizer): self.original_optimizer, self.step_hook = optimizer, None
-    param_groups = property(lambda self: self.original_optimizer.param_groups)
-    state = property(lambda self: self.original_optimizer.state)
-    defaults = property(lambda self: self.original_optimizer.defaults)
-    def step(self, closure=None):
-        for p in self.param_groups[0]['params']: p.grad.add_(torch.randn(p.shape)*.01)
-        self.step_hook(self)
-        self.original_optimizer.step()
-
-def private(params):
-    spent, opt = [], Private(Own(params))
-    opt.step_hook = lambda opt: spent.append(1)
-    return opt
-
-@pytest.mark.parametrize('optim', [lambda params: Lookahead(Own(params)), private], ids=['lookahead', 'private'])
-def test_an_optimizer_inside_another_is_copied_with_its_attributes(optim):
+def test_an_optimizer_inside_another_is_copied_with_its_attributes():
     def trained(n_steps):
         torch.manual_seed(0)
-        learn = make_learner(train_dl=batches(), optim=optim)
+        learn = make_learner(train_dl=batches(), optim=lambda params: Lookahead(Own(params)))
         for _ in range(2):
             if n_steps: learn.lr_find(n_steps=n_steps)
             learn.fit(1)
