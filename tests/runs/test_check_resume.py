@@ -168,7 +168,6 @@ HEALTHY = {
     'plateau': lambda: make(hooks=[
         LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), step='metric')]),
     'all at once': lambda: make(hooks=[AMP(), GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1)]),
-    'in windows': lambda: make(hooks=[GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1)]),
     'validation within epochs': lambda: make((torch.randn(120, 4), torch.arange(120) % 3), bs=6),
     'best weights': lambda: make(hooks=[EarlyStopping(None)]),
 }

@@ -261,7 +261,7 @@ def test_live_without_widgets(tmp_path):
     b.write('status.json', {'state': 'failed', **now_here()})
     view.wait = lambda s: ticks.append(s) or len(ticks) > 9
     view._watch()
-    assert '<img' in seen[-1] and 'live' not in seen[-1].partition('</style>')[2] and not c.is_live
+    assert not ticks and '<img' in seen[-1] and 'live' not in seen[-1].partition('</style>')[2] and not c.is_live
     assert view.error is None and (a.path/'record'/'log.jsonl').exists()
 
 def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch, cell):

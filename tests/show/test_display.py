@@ -13,7 +13,7 @@ from trainer_nb.loop import fit
 from trainer_nb.show import controls, display as module, output, screens, status
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display
-from trainer_nb.show.screens import Lines, Region
+from trainer_nb.show.screens import Region
 from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
@@ -394,23 +394,6 @@ def test_show_before_a_fit(cell):
     learner().show()
     assert cell[0]['text/plain'].startswith('nothing is trained yet')
 
-
-def test_lines_of_text_are_counted_in_the_cost_and_do_the_same_work_however_long_the_history(capsys):
-    import sys
-    learn = make_learner(train_dl=batches()[:1], display='text')
-    learn.fit(3)
-    assert 0 < learn.display.cost.time_s < learn.display.cost.wall_s
-    screen, h = Lines(learn), learn.history
-    def work():
-        calls = []
-        sys.setprofile(lambda frame, event, arg: calls.append(event))
-        try: screen.row(learn)
-        finally: sys.setprofile(None)
-        return len(calls)
-    work()      # the head
-    short = work()
-    h.epoch_rows += [dict(h.epoch_rows[-1]) for _ in range(500)]
-    assert work() == short < 140
 
 def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     "Each row was written by itself: 2,000 epochs of one batch spent 8 % of their time on it"

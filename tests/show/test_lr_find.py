@@ -7,7 +7,9 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, same, shuffled, weights
+from common import (
+    Counted, Scaled, Unsized, batches, digest, make_learner, make_model, problem, same, shuffled, weights
+)
 from test_runs import Lookahead
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
@@ -392,10 +394,8 @@ def test_rates_at_real_steps(n, start, end):
 def test_accumulation_steps_where_it_steps(n_accum, train_dl):
     "Windows continue past the end of a loader; a point is the mean over the samples of its window"
     data = batches(bs=5)[:5 if train_dl == 'no length' else train_dl]
-    class NoLength:
-        def __iter__(self): return iter(data)
     seen = []
-    learn = spied(train_dl=NoLength() if train_dl == 'no length' else data,
+    learn = spied(train_dl=Unsized(data) if train_dl == 'no length' else data,
                   hooks=[GradAccum(n_accum),
                          LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))])
     curve = learn.lr_find(n_steps=20, end=1e-3, stop_div=False)
@@ -510,18 +510,10 @@ def test_bad_arguments():
             (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest=('steep', 'best')), ValueError, "'best'")]:
         with pytest.raises(error, match=text): learn.lr_find(**kwargs)
         check_same(before, snapshot(learn), kwargs)
-
-class Empty:
-    def __iter__(self): return iter(())
-
-@pytest.mark.parametrize('dl, text', [(iter(batches()), 'read only once'), ([], 'empty'), (Empty(), 'no batch'),
-                                      (None, 'no train_dl')])
-def test_data_that_cannot_be_searched(dl, text):
-    learn = make_learner()
-    learn.train_dl = dl
-    with pytest.raises(ValueError, match=text): learn.lr_find()
-
-def test_not_inside_of_a_fit():
+    for dl, text in [
+            (iter(batches()), 'read only once'), ([], 'empty'), (Unsized([]), 'no batch'), (None, 'no train_dl')]:
+        learn.train_dl = dl
+        with pytest.raises(ValueError, match=text): learn.lr_find()
     with pytest.raises(RuntimeError, match='in a fit'):
         make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.lr_find())]).fit(1)
 
