@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil, pytest
 
-from trainer_nb.all import Hook, Ray, Run, Slurm, attach
+from trainer_nb.all import Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
 from trainer_nb.runs.table import main
 from common import Slow, same, until, weights
@@ -20,9 +20,6 @@ def fitted(n_procs=1):
     if n_procs == 1: learn.fit(N)
     else: learn.launch(n_procs, N)
     return learn
-
-class Fail(Hook):
-    def after_step(self, learn): raise ZeroDivisionError('on purpose')
 
 def lose_a_rank(run):
     "Kill rank 1, once there is a checkpoint"
@@ -154,13 +151,6 @@ def test_all_ranks_start_again(on, request, tmp_path):
     run.restart().wait(600)
     check_same(learn, fitted(2))
     assert 'resumes from' in run.output
-
-@pytest.mark.soak
-def test_an_error_ends_the_run(fake, tmp_path):
-    "With its traceback"
-    run = make(Fail()).start(N, folder=tmp_path/'b', on=Slurm())
-    with pytest.raises(ZeroDivisionError, match='on purpose'): run.wait(600)
-    assert run.status == 'failed' and 'after_step' in run.error
 
 def test_wrong_input(fake, tmp_path, monkeypatch):
     for kwargs, kind, text in [

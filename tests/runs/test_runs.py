@@ -1,7 +1,6 @@
 "Runs: training in another process gives the numbers of `fit`, outlives the kernel, and opens nothing to anybody"
 import os, pickle, random, re, signal, stat, subprocess, sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest, torch, torch.nn.functional as F
@@ -12,7 +11,6 @@ from common import Noisy, Share, Slow, batches, equal, make_learner, problem, re
 from trainer_nb.all import (EMA, EarlyStopping, GradAccum, GradClip, Hook, LambdaHook, Learner, LRScheduler, OneCycle,
                             Run, attach, runs)
 from trainer_nb.base import rng_state
-from trainer_nb.runs import view
 from trainer_nb.runs.folder import RunFolder, process_start
 from trainer_nb.runs.program import pack, put, unpack_program
 
@@ -374,17 +372,3 @@ def test_memory(tmp_path):
     run.stop()
     assert grown < 60 and anonymous < 400       # MiB, of 512 that travel
 
-
-# ---- moments at which something else happens -------------------------------------------------------------------------
-
-def test_folder_vanishes_at_the_end(tmp_path, monkeypatch):
-    "Once a cell has seen that the run is done, its output is final"
-    closed = []
-    area = SimpleNamespace(draw=lambda *args: None, close=lambda *args: closed.append(args))
-    monkeypatch.setattr(view, 'front_end', lambda: 'html')
-    monkeypatch.setattr(view.View, '_open_area', lambda self, status: area)
-    run = slow_learner().start(2, folder=tmp_path/'a')
-    until(lambda: run.status == 'done')
-    run.path.rename(tmp_path/'b')
-    (text, table, *_), = closed
-    assert 'done' in text and table.count('<tr') >= 3

@@ -2,16 +2,14 @@
 import builtins, errno, io, os, random, signal, time, warnings
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest, torch
 
 from trainer_nb.all import Checkpoint, OneCycle
 from trainer_nb.base import rng_state
-from trainer_nb.runs.folder import RunFolder, Status, answers, ask, read_status
+from trainer_nb.runs.folder import RunFolder, answers, ask, read_status
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.program import pack, put
-from trainer_nb.runs.view import View
 from trainer_nb.runs.worker import Worker, torch_settings
 from trainer_nb.save import Folder, read_state
 from common import Slow, equal, same, until, weights
@@ -106,25 +104,6 @@ def test_stands_still(tmp_path):
     os.kill(pid, signal.SIGCONT)
     until(lambda: run.status == 'running')
     stop(run)
-
-def test_the_answer_to_a_click_stays(tmp_path):
-    "Whenever it comes while the view looks: at the n-th reading"
-    class Asked:
-        def __init__(self, n): self.left = n
-        @property
-        def answer(self):
-            self.left -= 1
-            return {'done': 'paused'} if self.left < 0 else None
-        def __str__(self): return f'pause: {"asked" if self.answer is None else "paused"}'
-    folder = RunFolder(tmp_path/'a')
-    folder.make()
-    for n in range(5):
-        view, said = View(folder, RecordTail(folder.path/'log.jsonl')), []
-        view.clicks.row = SimpleNamespace(buttons={'Pause': SimpleNamespace(description='Pause')}, say=said.append)
-        view.clicks.asked.append(Asked(n))
-        while view.clicks.asked: view.clicks.tell(Status('paused', '', {}))
-        view.clicks.tell(Status('paused', '', {}))
-        assert said[-1] == 'pause: paused' and view.clicks.row.buttons['Pause'].description == 'Resume', n
 
 @pytest.mark.soak
 def test_kills(tmp_path, monkeypatch, n_kills=100):

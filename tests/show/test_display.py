@@ -13,7 +13,7 @@ from trainer_nb.loop import fit
 from trainer_nb.show import controls, display as module, output, screens, status
 from trainer_nb.show.controls import unpause, pause
 from trainer_nb.show.display import Display
-from trainer_nb.show.screens import Lines, Region
+from trainer_nb.show.screens import Region
 from trainer_nb.show.output import Budget
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
@@ -179,13 +179,6 @@ def test_the_line_and_the_table_name_the_epoch_that_is_restored(restores, cell, 
     assert re.findall(r'^ *\* (\d+)', cell[2]['text/plain'], re.M) == ['2']
     assert learn.get_hook(Checkpoint).best()['epoch'] == 3
 
-def test_of_several_fits_the_latest_has_the_marked_epoch(cell):
-    losses = iter([1., 2., 4., 3., 5.])
-    learn = learner(valid_dl=[None], metrics=[], eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
-    learn.fit(2)
-    learn.fit(3)
-    assert 'best valid_loss 3 in epoch 3' in learn.history.status and bold(learn.history.html()) == ['3']
-
 def test_the_bar_of_a_fit_that_was_stopped_ends_where_it_stopped(cell):
     stop = LambdaHook(after_step=lambda learn: learn.training and learn.history.n_steps == 7 and learn.stop())
     learn = learner(valid_dl=None, hooks=[stop])
@@ -264,16 +257,6 @@ def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-2][0], lines[-2][0]
     news = [o.partition('</div>')[0] for o in of(seen, 2)]
     assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0 of 1', 'paused in epoch 0 of 1']
-
-def test_the_view_stands_in_a_pause_and_moves_soon_after_it(cell):
-    def f(learn):
-        learn.display.pause(learn, True)
-        times.append(learn.display.budget.next)
-        learn.display.pause(learn, False)
-        times.append(learn.display.budget.wait_s)
-    times = []
-    learner(hooks=[LambdaHook(after_step=at(0, 2, f))]).fit(1)
-    assert times[0] == math.inf and times[1] <= .1
 
 def test_training_that_becomes_nan_says_so(seen):
     "Without a guard: the first such batch, and advice, at the next update, at the end and in the picture"
@@ -411,23 +394,6 @@ def test_show_before_a_fit(cell):
     learner().show()
     assert cell[0]['text/plain'].startswith('nothing is trained yet')
 
-
-def test_lines_of_text_are_counted_in_the_cost_and_do_the_same_work_however_long_the_history(capsys):
-    import sys
-    learn = make_learner(train_dl=batches()[:1], display='text')
-    learn.fit(3)
-    assert 0 < learn.display.cost.time_s < learn.display.cost.wall_s
-    screen, h = Lines(learn), learn.history
-    def work():
-        calls = []
-        sys.setprofile(lambda frame, event, arg: calls.append(event))
-        try: screen.row(learn)
-        finally: sys.setprofile(None)
-        return len(calls)
-    work()      # the head
-    short = work()
-    h.epoch_rows += [dict(h.epoch_rows[-1]) for _ in range(500)]
-    assert work() == short < 140
 
 def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     "Each row was written by itself: 2,000 epochs of one batch spent 8 % of their time on it"

@@ -211,8 +211,7 @@ def read_sent(path, name, sent):
 KINDS = {
     'JSONL': (JSONLLogger, read_jsonl), 'CSV': (lambda path: CSVLogger(path, 'steps'), read_csv_steps),
     'TensorBoard': (TensorBoardLogger, read_events),
-    'MLflow': (lambda path: MLflowLogger('p'), read_sent), 'wandb': (lambda path: WandbLogger('p'), read_sent),
-    'trackio': (lambda path: TrackioLogger('p'), read_sent)}
+    'MLflow': (lambda path: MLflowLogger('p'), read_sent), 'wandb': (lambda path: WandbLogger('p'), read_sent)}
 
 def noted(name):
     return LambdaHook(after_loss=lambda learn: learn.record(name, learn.state.optimizer_step + .5) if learn.training

@@ -7,7 +7,10 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from common import Counted, Scaled, batches, digest, make_learner, make_model, problem, same, shuffled, weights
+from common import (
+    Counted, Scaled, Unsized, batches, digest, make_learner, make_model, problem, same, shuffled, weights
+)
+from test_runs import Lookahead
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -391,10 +394,8 @@ def test_rates_at_real_steps(n, start, end):
 def test_accumulation_steps_where_it_steps(n_accum, train_dl):
     "Windows continue past the end of a loader; a point is the mean over the samples of its window"
     data = batches(bs=5)[:5 if train_dl == 'no length' else train_dl]
-    class NoLength:
-        def __iter__(self): return iter(data)
     seen = []
-    learn = spied(train_dl=NoLength() if train_dl == 'no length' else data,
+    learn = spied(train_dl=Unsized(data) if train_dl == 'no length' else data,
                   hooks=[GradAccum(n_accum),
                          LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))])
     curve = learn.lr_find(n_steps=20, end=1e-3, stop_div=False)
@@ -509,18 +510,10 @@ def test_bad_arguments():
             (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest=('steep', 'best')), ValueError, "'best'")]:
         with pytest.raises(error, match=text): learn.lr_find(**kwargs)
         check_same(before, snapshot(learn), kwargs)
-
-class Empty:
-    def __iter__(self): return iter(())
-
-@pytest.mark.parametrize('dl, text', [(iter(batches()), 'read only once'), ([], 'empty'), (Empty(), 'no batch'),
-                                      (None, 'no train_dl')])
-def test_data_that_cannot_be_searched(dl, text):
-    learn = make_learner()
-    learn.train_dl = dl
-    with pytest.raises(ValueError, match=text): learn.lr_find()
-
-def test_not_inside_of_a_fit():
+    for dl, text in [
+            (iter(batches()), 'read only once'), ([], 'empty'), (Unsized([]), 'no batch'), (None, 'no train_dl')]:
+        learn.train_dl = dl
+        with pytest.raises(ValueError, match=text): learn.lr_find()
     with pytest.raises(RuntimeError, match='in a fit'):
         make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.lr_find())]).fit(1)
 
@@ -615,40 +608,10 @@ class Own(torch.optim.Optimizer):
             m = self.state[p].setdefault('m', torch.zeros_like(p))
             p.sub_(m.mul_(self.beta).add_(p.grad), alpha=self.param_groups[0]['lr'])
 
-class Lookahead(torch.optim.Optimizer):
-    "Every third step goes half way; not initialized as torch's are"
-    def __init__(self, optimizer):
-        self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
-        self.n, self.state = 0, collections.defaultdict(dict)
-        for p in self.param_groups[0]['params']: self.state[p]['slow'] = p.detach().clone()
-    @torch.no_grad()
-    def step(self, closure=None):
-        self.optimizer.step()
-        self.n += 1
-        if self.n % 3: return
-        for p in self.param_groups[0]['params']: p.copy_(self.state[p]['slow'].lerp_(p, .5))
-
-class Private(torch.optim.Optimizer):
-    "Adds noise, and calls an accountant, as Opacus does; everything else is that of the inner one"
-    def __init__(self, optimizer): self.original_optimizer, self.step_hook = optimizer, None
-    param_groups = property(lambda self: self.original_optimizer.param_groups)
-    state = property(lambda self: self.original_optimizer.state)
-    defaults = property(lambda self: self.original_optimizer.defaults)
-    def step(self, closure=None):
-        for p in self.param_groups[0]['params']: p.grad.add_(torch.randn(p.shape)*.01)
-        self.step_hook(self)
-        self.original_optimizer.step()
-
-def private(params):
-    spent, opt = [], Private(Own(params))
-    opt.step_hook = lambda opt: spent.append(1)
-    return opt
-
-@pytest.mark.parametrize('optim', [lambda params: Lookahead(Own(params)), private], ids=['lookahead', 'private'])
-def test_an_optimizer_inside_another_is_copied_with_its_attributes(optim):
+def test_an_optimizer_inside_another_is_copied_with_its_attributes():
     def trained(n_steps):
         torch.manual_seed(0)
-        learn = make_learner(train_dl=batches(), optim=optim)
+        learn = make_learner(train_dl=batches(), optim=lambda params: Lookahead(Own(params)))
         for _ in range(2):
             if n_steps: learn.lr_find(n_steps=n_steps)
             learn.fit(1)

@@ -56,7 +56,10 @@ def make():
     return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss)
 
 def test_fit(marimo):
-    assert front_end() == 'html'
+    seen = []
+    (t := threading.Thread(target=lambda: seen.append(front_end()))).start()
+    t.join()
+    assert front_end() == 'html' and seen == ['text']       # of another thread
     learn = make()
     h = learn.fit(2)
     outputs = marimo.here.output
@@ -69,13 +72,6 @@ def test_fit(marimo):
     text = h._display_().text                   # in another cell
     assert text.count('<img') == text.count('<table') == 1 and not len(marimo.here.output)
     assert reaches(current_cell()) and not reaches(first)
-
-def test_threads_of_others_write_text(marimo):
-    seen = []
-    t = threading.Thread(target=lambda: seen.append(front_end()))
-    t.start()
-    t.join()
-    assert seen == ['text']
 
 def started(tmp_path):
     folder = RunFolder(tmp_path/'a')
