@@ -35,7 +35,7 @@ def run(case, n_epochs, copies, *hooks):
             o.fit(1)
 
 def run_twice(copies):
-    "Stopped in an open window, resumed here, from the file, where there is a window of whole gradients, and from a checkpoint"
+    "Stopped in an open window, resumed here, from a checkpoint, and from a file with a window of whole gradients"
     def make(*hooks): return noisy(sharded(copies=copies), *hooks)
     def stop(learn):
         if learn.state.optimizer_step == 4 and learn.state.batch_idx == 1: learn.stop()

@@ -11,6 +11,7 @@ from trainer_nb.base import format_value
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, INK, SIZE, STYLES, Chart, Line, Panel, legend_rows, limits, smooth, ticks
 )
+from trainer_nb.draw.marks import _cut
 from trainer_nb.draw.panels import panel_ticks
 from trainer_nb.draw.tables import DARK
 from trainer_nb.loop.history import History, Plot
@@ -128,6 +129,17 @@ def test_of_thousands_of_validation_points_none_that_stands_out_is_lost():
 
 # Curves
 
+@pytest.mark.parametrize('n', [10, 300])
+def test_the_bold_curve_does_not_lag(n):
+    "On a line it is the line, at the ends, too; on a step it is right half a window beside the step"
+    line, step = [5 - .01*i for i in range(n)], [2.]*(n//2) + [1.]*(n - n//2)
+    half = min(10, n//12)
+    assert smooth(line) == pytest.approx(line)
+    there = smooth(step)
+    assert all(abs(a - b) < 1e-9 for i, (a, b) in enumerate(zip(there, step)) if abs(i + .5 - n//2) > half)
+    assert there[:n//2] == pytest.approx([3 - o for o in reversed(there[n - n//2:])]) or n % 2
+    assert all(1 - 1e-9 <= o <= 2 + 1e-9 for o in there)
+
 def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     n = 100
     curve = LRCurve(1e-7, 10, n, ('minimum', 'steep', 'valley'))
@@ -231,6 +243,21 @@ def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed=0):
     assert plot.chart().svg() == Plot(whole).chart().svg()
     seen, there = (Comparison([o], x='batch').chart().svg() for o in (source, HistorySource('', whole)))
     assert seen == there
+
+def test_the_stored_picture_shows_the_means_of_steep_epochs():
+    "Twelve epochs, each a third of the one before; a column of pixels in the middle of each"
+    losses = [3.**-(i//40) for i in range(480)]
+    h = recorded(losses, range(40, 481, 40))
+    chart = Plot(h).chart()
+    image, panel = Image.open(io.BytesIO(chart.png()[0])).convert('RGB'), chart.panels[0]
+    assert panel.ylog
+    low, high = map(math.log10, panel.ylim)
+    for e in range(12):
+        x = round(2*(panel.left + panel.width*(40*e + 20.5 - panel.xlim[0])/(panel.xlim[1] - panel.xlim[0])))
+        rows = range(round(2*panel.top), round(2*(panel.top + panel.height)))
+        blue = [y for y in rows if image.getpixel((x, y)) == tuple(bytes.fromhex(COLORS[0][1:]))]
+        y = sum(blue)/len(blue)/2
+        assert abs(low + (panel.top + panel.height - y)*(high - low)/panel.height + e*math.log10(3)) < .03
 
 # Words
 
@@ -369,6 +396,11 @@ def test_numbers_of_two_curves_that_are_cut_off_do_not_lie_on_each_other():
     lrs = [10**(-7 + .08*i) for i in range(100)]
     curve = LRCurve(1e-7, 10., 100, lrs=lrs, losses=[1 - .004*i for i in range(88)] + [50.*i for i in range(1, 13)])
     assert [o for o in Drawn(curve.chart().svg()).texts() if o[0] == '▲'] == ['▲ 600']
+
+def test_a_curve_outside_does_not_run_along_the_frame():
+    panel = Panel(0, 0, 100, 100, [], (0, 7), (0., 1.))
+    points = panel.place(range(8), [.5, 2., 3., 2., .5, 9., -9., -9.])
+    assert [p and p[1] for p in _cut(panel, points)] == [50., 0, None, 0, 50., 0, 100, None]
 
 def test_one_huge_value_does_not_change_the_curve_elsewhere():
     for huge in 1e20, -1e20, 1e299, 1e308, math.inf:
