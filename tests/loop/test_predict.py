@@ -108,6 +108,7 @@ def test_several_inputs_without_a_target(as_dl):
         with torch.no_grad(): expected = learn.model(X, scale)
     one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
     assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
+    with pytest.raises(TypeError, match='one tensor or array'): one.predict([(X, y)], y)
 
 class TwoInputs(Linear):
     def forward(self, a, b): return self.layer(a - b)

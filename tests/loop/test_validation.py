@@ -9,6 +9,7 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
+from trainer_nb.show.status import planned
 from trainer_nb.loop.metrics import accuracy
 
 
@@ -153,3 +154,9 @@ def test_hooks_that_watch_the_validation_wait_for_it(tmp_path):
     with pytest.raises(ValueError, match='valid_every_epochs is 0'): learn.fit(1, valid_every_epochs=0)
     learn.valid_dl = None
     with pytest.raises(ValueError, match='valid_every_epochs needs a valid_dl'): learn.fit(1, valid_every_epochs=2)
+
+def test_the_display_counts_them():
+    learn = learner()
+    seen = []
+    learn.fit(5, valid_every_epochs=2, hooks=[LambdaHook(before_epoch=lambda learn: seen.append(planned(learn)))])
+    assert seen == [(20, 3), (16, 3), (12, 2), (8, 2), (4, 1)]

@@ -129,8 +129,10 @@ def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     lock.acquire()
     here, there = socket.socketpair()
     if not (pid := os.fork()):
+        said = 'taken'
         try: lock.acquire()
-        except RuntimeError as e: there.send(str(e).encode())
+        except RuntimeError as e: said = str(e)
+        there.send(said.encode())
         there.recv(1)
         os._exit(0)
     assert f'process {os.getpid()}' in here.recv(999).decode()
