@@ -129,6 +129,7 @@ def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     lock.acquire()
     here, there = socket.socketpair()
     if not (pid := os.fork()):
+        here.close()        # a parent that fails ends this process, too
         said = 'taken'
         try: lock.acquire()
         except RuntimeError as e: said = str(e)

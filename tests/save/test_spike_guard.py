@@ -78,14 +78,11 @@ def test_twenty_of_twenty_and_the_weights_of_a_plain_loop():
     assert same(weights(model), weights(learn.model)) and learn.history.steps['train_loss'] == losses
     assert learn.state.optimizer_step == len(losses) == 2*N - 20 and learn.state.batch_idx == 2*N
 
-def shuffled(x, y): return DataLoader(TensorDataset(x, y), batch_size=BS, shuffle=True)
+def loader(cls=DataLoader, data=TensorDataset, **kwargs):
+    return lambda x, y: cls(data(x, y), batch_size=BS, shuffle=True, **kwargs)
 
-def seeded(x, y): return SeededLoader(Noisy(x, y), batch_size=BS, shuffle=True, num_workers=0)
-
-def workers(x, y): return DataLoader(TensorDataset(x, y), batch_size=BS, shuffle=True, num_workers=1)
-
-def persistent(x, y):
-    return DataLoader(TensorDataset(x, y), batch_size=BS, shuffle=True, num_workers=1, persistent_workers=True)
+shuffled, seeded = loader(), loader(SeededLoader, Noisy, num_workers=0)
+workers, persistent = loader(num_workers=1), loader(num_workers=1, persistent_workers=True)
 
 def tensors(x, y): return TensorLoader(x, y, bs=BS, shuffle=True)
 
