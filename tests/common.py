@@ -30,6 +30,11 @@ def shuffled(n=24, seed=1, bs=5, **kwargs):
 
 def make_model(): return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
 
+def plain_model():
+    "Without dropout, and always the same"
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
 def make_learner(model=None, train_dl=None, valid_dl=None, cls=Learner, **kwargs):
     "A learner of the small problem, unless something else is said"
     if not {'loss_fn', 'train_step'} & kwargs.keys(): kwargs['loss_fn'] = F.cross_entropy

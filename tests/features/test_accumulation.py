@@ -6,17 +6,13 @@ from functools import partial
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, close, make_learner, plain_loop, problem, same, weights
+from common import batches, close, make_learner, plain_loop, plain_model as model, problem, same, weights
 from trainer_nb.all import CancelEpoch, CancelStep, GradAccum, GradClip, LambdaHook, Metric
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adam': lambda params: torch.optim.Adam(params, lr=.01)}
 optims = pytest.mark.parametrize('optim', OPTIMS.values(), ids=OPTIMS)
 SIZES = {'even': [4]*6, 'ragged': [5, 5, 5, 5, 4], 'wild': [1, 9, 2, 2, 7, 3], 'one': [24]}
-
-def model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 def cut(sizes): return list(zip(*(o.split(sizes) for o in problem())))
 

@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from common import batches, make_learner, reasons, record, same, weights
+from common import batches, make_learner, plain_model, reasons, record, same, weights
 from trainer_nb.all import Compile, GradClip, Hook, LambdaHook
 
 def small():
@@ -84,10 +84,8 @@ class Switch(Hook):
 
 def test_what_is_frozen_and_unfrozen_during_a_fit():
     def fit(*more):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
         hooks = Switch({0: False, 3: True, 7: False}), GradClip(1.), *more
-        learn = make_learner(model, batches(), optim=OPTIMS['adamw'], hooks=hooks)
+        learn = make_learner(plain_model(), batches(), optim=OPTIMS['adamw'], hooks=hooks)
         learn.fit(3)
         return learn
     with reasons(): learn = fit(Compile(backend='aot_eager'))

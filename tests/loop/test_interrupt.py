@@ -3,10 +3,10 @@ import json, os, random, signal, subprocess, sys, threading, time
 from functools import cache
 from pathlib import Path
 
-import psutil, pytest, torch
+import pytest, torch
 
 from common import batches, digest, make_learner, shuffled
-from interrupt_child import draw
+from interrupt_child import children, draw
 from trainer_nb.loop.hooks import EVENTS, CancelFit, Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.interrupts import TrainingInterrupted
@@ -51,8 +51,6 @@ def start(*hooks, n_workers=0, shared=False, **kwargs):
     kwargs |= {'num_workers': n_workers, 'generator': torch.Generator().manual_seed(3) if shared else None}
     return make_learner(train_dl=shuffled(**kwargs), valid_dl=shuffled(seed=2, bs=7, **kwargs),
                         metrics=[accuracy], hooks=hooks)
-
-def children(): return set(psutil.Process().children(recursive=True))
 
 class StopAt(Hook):
     "Stops in the `n`-th call of an event"
@@ -218,23 +216,6 @@ def test_the_second_interrupt_raises_at_once(point):
     n = len(learn.history)
     learn.fit(2)
     assert len(learn.history) == n + 2 and log == ['first', 'after_fit', 'after_fit']
-
-@pytest.mark.parametrize('end', ['finish', 'interrupt', 'error'])
-def test_the_previous_handler_is_back(end):
-    called = []
-    def mine(sig, frame): called.append(sig)
-    def f(learn):
-        assert signal.getsignal(signal.SIGINT) is not mine
-        if end == 'interrupt': interrupt()
-        if end == 'error': raise ZeroDivisionError
-    old = signal.signal(signal.SIGINT, mine)
-    try:
-        try: start().fit(1, hooks=[LambdaHook(after_step=f)])
-        except (TrainingInterrupted, ZeroDivisionError): pass
-        assert signal.getsignal(signal.SIGINT) is mine and not called
-        interrupt()
-        assert called == [signal.SIGINT]
-    finally: signal.signal(signal.SIGINT, old)
 
 
 # Threads

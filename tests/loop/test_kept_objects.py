@@ -63,10 +63,3 @@ def test_what_has_no_counterpart_is_named(tmp_path, recwarn):
     said = ' '.join(str(o.message) for o in recwarn)
     assert 'holds no state of the hook GradAccum' in said
     assert 'has no state for b in `state`' in said and 'holds the state of a, which this learner does not have' in said
-
-def test_a_state_that_is_not_plain_is_refused_by_name(tmp_path):
-    class Odd(Env):
-        def state_dict(self): return {'f': self}
-    learn = start(use(Odd()))
-    learn.fit(1)
-    with pytest.raises(Exception, match='Odd'): learn.save(tmp_path/'a')

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import numpy, pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 from torch.utils.data import DataLoader
@@ -18,7 +17,7 @@ from torch.utils.data import DataLoader
 from common import weights
 from programs import evaluated, loop, mean, said
 from trainer_nb.all import (
-    GradAccum, GradClip, LambdaHook, Learner, LRScheduler, Metric, ParamGroups, accuracy
+    GradAccum, GradClip, LambdaHook, Learner, LRScheduler, ParamGroups, accuracy
 )
 
 pytestmark = pytest.mark.soak
@@ -39,12 +38,6 @@ def texts(labels, n=40):
 def pictures(size=32, n=40):
     x, y = rand(n, 3, size, size), ids(4, n)
     return [*zip(x + y[:, None, None, None]/2, y)]
-
-def disks(n=24, size=32):
-    "(n, 1, size, size) pictures, and masks"
-    at, grid = 8 + ids(size - 16, n, 2), torch.arange(size)
-    mask = ((grid[:, None] - at[:, 0, None, None])**2 + (grid - at[:, 1, None, None])**2 < 30).float()[:, None]
-    return mask + .3*rand(n, 1, size, size), mask
 
 def transformers():
     "https://huggingface.co/learn/llm-course/chapter3/4"
@@ -89,58 +82,6 @@ def peft():
                        hooks=LRScheduler(lambda opt, n: get_linear_schedule_with_warmup(opt, 0, n))), 2
     return model, loaders, plain, ours
 
-def timm():
-    "https://github.com/huggingface/pytorch-image-models/blob/main/train.py"
-    from timm import create_model
-    from timm.data import Mixup
-    from timm.loss import SoftTargetCrossEntropy
-    from timm.optim import create_optimizer_v2
-    from timm.scheduler import CosineLRScheduler
-    small = dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2, num_classes=4)
-    def model(): return create_model('vit_tiny_patch16_224', **small)
-    def loaders(): return split(pictures())
-
-    def plain(model, train_dl, valid_dl):
-        optimizer = create_optimizer_v2(model, opt='adamw', lr=1e-3, weight_decay=.05)
-        lr_scheduler = CosineLRScheduler(optimizer, 2*len(train_dl), warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False)
-        mixup_fn, train_loss_fn = Mixup(mixup_alpha=.8, num_classes=4), SoftTargetCrossEntropy()
-        num_updates = 0
-        for epoch in range(2):
-            model.train()
-            for input, target in train_dl:
-                input, target = mixup_fn(input, target)
-                loss = train_loss_fn(model(input), target)
-                optimizer.zero_grad()
-                loss.backward()
-                clip_grad_norm_(model.parameters(), 1.)
-                optimizer.step()
-                num_updates += 1
-                lr_scheduler.step_update(num_updates=num_updates)
-                yield 'train_loss', loss.item()
-            totals = evaluated(model, valid_dl, lambda b: F.cross_entropy(model(b[0]), b[1]).item()*len(b[1]))
-            yield 'valid_loss', sum(totals)/len(valid_dl.dataset)
-            lr_scheduler.step(epoch + 1)
-
-    class Cosine(CosineLRScheduler):
-        "Counts its steps by itself, as `LRScheduler` calls it"
-        def __init__(self, opt, n):
-            super().__init__(opt, n, warmup_t=2, warmup_lr_init=1e-6, t_in_epochs=False)
-            self.n = 0
-        def step(self):
-            self.n += 1
-            self.step_update(self.n)
-
-    def ours(model, train_dl, valid_dl):
-        mixup_fn, train_loss_fn = Mixup(mixup_alpha=.8, num_classes=4), SoftTargetCrossEntropy()
-        def train_step(batch, learn):
-            input, target = mixup_fn(*batch)
-            return {'loss': train_loss_fn(learn.model(input), target)}
-        return Learner(model, train_dl, valid_dl, train_step=train_step, loss_fn=F.cross_entropy,
-                       eval_step=lambda batch, learn: Learner.train_step(learn, batch),
-                       optim=create_optimizer_v2(model, 'adamw', 1e-3, .05),
-                       hooks=[GradClip(1.), LRScheduler(lambda opt, n: Cosine(opt, n))]), 2
-    return model, loaders, plain, ours
-
 def diffusers():
     "https://huggingface.co/docs/diffusers/tutorials/basic_training"
     from diffusers import DDPMScheduler, UNet2DModel
@@ -170,49 +111,6 @@ def diffusers():
             return {'loss': F.mse_loss(pred, noise), 'pred': pred, 'targ': noise}
         return Learner(model, train_dl, train_step=step, optim=partial(AdamW, lr=1e-3), hooks=[
             GradClip(1.), LRScheduler(lambda opt, n: get_cosine_schedule_with_warmup(opt, 2, n))]), 2
-    return model, loaders, plain, ours
-
-def monai():
-    "https://github.com/Project-MONAI/tutorials/blob/main/2d_segmentation/torch/unet_training_dict.py"
-    from monai.inferers import sliding_window_inference
-    from monai.losses import DiceLoss
-    from monai.metrics import DiceMetric
-    from monai.networks.nets import UNet
-    def model(): return UNet(2, 1, 1, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
-    def loaders(): return split([{'img': x, 'seg': y} for x, y in zip(*disks())], bs=4)
-
-    def plain(model, train_dl, valid_dl):
-        loss_function, dice_metric = DiceLoss(sigmoid=True), DiceMetric(include_background=True, reduction='mean')
-        def add(val_data):
-            val_outputs = sliding_window_inference(val_data['img'], (24, 24), 4, model)
-            dice_metric(y_pred=(val_outputs.sigmoid() > .5).float(), y=val_data['seg'])
-        found = []
-        def after():
-            evaluated(model, valid_dl, add)
-            found.append((dice_metric.aggregate().item(), {k: v.clone() for k, v in model.state_dict().items()}))
-            dice_metric.reset()
-            return {'valid_dice': found[-1][0]}
-        yield from loop(model, train_dl, Adam(model.parameters(), 1e-2),
-                        lambda b: loss_function(model(b['img']), b['seg']), after=after)
-        model.load_state_dict(max(found, key=lambda o: o[0])[1])
-
-    def ours(model, train_dl, valid_dl):
-        class Dice:
-            def __init__(self): self.f = DiceMetric()
-            def reset(self): self.f.reset()
-            def update(self, pred, targ): self.f(pred, targ)
-            def compute(self): return self.f.aggregate()
-            def state_dict(self): return {'rows': self.f.get_buffer()}
-            def load_state_dict(self, state):
-                self.f.reset()
-                if state['rows'] is not None: self.f.extend(state['rows'])
-        loss_fn, dice = DiceLoss(sigmoid=True), Metric(Dice(), name='dice', pred='mask')
-        def step(batch, learn):
-            pred = learn.model(batch['img']) if learn.training else sliding_window_inference(
-                batch['img'], (24, 24), 4, learn.model)
-            return {'loss': loss_fn(pred, batch['seg']), 'pred': pred, 'mask': (pred > 0).float(), 'targ': batch['seg']}
-        return Learner(model, train_dl, valid_dl, train_step=step, metrics=dice,
-                       optim=partial(Adam, lr=1e-2)), 2, 'valid_dice'
     return model, loaders, plain, ours
 
 def torchvision():
@@ -467,8 +365,8 @@ def program(request):
     except (ImportError, RuntimeError) as e: pytest.skip(f'{name}: {e}')       # a torchvision of another torch
     by_hand, values = started(make, loaders, plain)
     told = said(values)
-    _, (learn, n_epochs, *best) = started(make, loaders, ours)
-    learn.fit(n_epochs, keep_best=best[0] if best else False)
+    _, (learn, n_epochs) = started(make, loaders, ours)
+    learn.fit(n_epochs)
     return SimpleNamespace(name=name, by_hand=by_hand, said=told, learn=learn,
                            again=lambda: started(make, loaders, ours)[1][0])
 

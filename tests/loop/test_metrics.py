@@ -158,7 +158,6 @@ def test_vectors_and_dicts(bs):
     assert 'train_recalls' not in values
 
 @pytest.mark.parametrize('f,error,text', [
-    (lambda p, t: None, TypeError, 'NoneType: expected'),
     (lambda p, t: {str(len(p)): 1.}, ValueError, 'returned mine/3, but mine/7 before'),
     (lambda p, t: 1/0, ZeroDivisionError, 'zero')])
 def test_errors_name_the_metric(f, error, text):

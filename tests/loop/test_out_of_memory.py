@@ -4,7 +4,7 @@ import ctypes, gc, sys, traceback, weakref
 import pytest, torch
 from torch import nn
 
-from common import batches, digest, make_learner, weights
+from common import batches, digest, make_learner, plain_model, weights
 from trainer_nb.all import EMA, Checkpoint, GradAccum, LambdaHook, NaNGuard, OneCycle, accuracy
 from trainer_nb.base import is_oom
 
@@ -46,10 +46,8 @@ def test_the_type_stays_and_notes_say_what_helps(error):
 def test_the_last_checkpoint_goes_on(tmp_path, event):
     "Bit-equal to the uninterrupted run, wherever memory ran out; a further fit trains, too"
     def make(*hooks):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
         own = GradAccum(2), EMA(.9), NaNGuard(), OneCycle(.1)
-        return make_learner(model, batches(), batches(seed=3), metrics=[accuracy], hooks=[*own, *hooks])
+        return make_learner(plain_model(), batches(), batches(seed=3), metrics=[accuracy], hooks=[*own, *hooks])
     whole, learn = make(), make(Checkpoint(tmp_path), failing(event))
     whole.fit(3)
     with pytest.raises(RuntimeError): learn.fit(3)

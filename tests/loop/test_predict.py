@@ -108,6 +108,7 @@ def test_several_inputs_without_a_target(as_dl):
         with torch.no_grad(): expected = learn.model(X, scale)
     one = make_learner(nn.Linear(4, 1), as_dl(X, y[:, None]), loss_fn=F.mse_loss, lr=1e-6)
     assert torch.equal(one.predict(as_dl(X, y[:, None])), one.predict(as_dl(X)))
+    with pytest.raises(TypeError, match='one tensor or array'): one.predict([(X, y)], y)
 
 class TwoInputs(Linear):
     def forward(self, a, b): return self.layer(a - b)
@@ -190,17 +191,3 @@ def test_a_predict_step():
         def predict_step(self, batch): return super().predict_step(batch)['pred'].softmax(1)
     learn = make_learner(cls=Soft)
     assert torch.allclose(learn.predict((x, y)), learn(x).softmax(1), atol=1e-6)
-
-class Both(Linear):
-    "Takes one input or two"
-    def forward(self, a, b=None): return self.layer(torch.cat([a, 2*a if b is None else b], 1))
-
-def test_several_inputs_by_place():
-    "Several arguments are all inputs, in a new process, too, where no batch has shown how many there are"
-    model, a, b = Both(8, 2).eval(), torch.randn(20, 4), torch.randn(20, 4)
-    learn = make_learner(model, (), loss_fn=F.cross_entropy, bs=8)
-    with torch.no_grad(): want = model(a, b)
-    assert torch.allclose(learn.predict(a, b), want, atol=1e-6)
-    assert torch.allclose(learn.predict(a.numpy(), b.numpy()), want, atol=1e-6)
-    assert learn.predict(a, b, with_targs=True)[1] is None
-    with pytest.raises(TypeError, match='one tensor or array'): learn.predict([(a, b)], b)

@@ -1,11 +1,9 @@
 "`learn.opt` and `learn.opts` can be set between two fits"
 import pytest, torch
 
-from common import make_learner, make_model, plain_loop, same, shuffled, stop_at, weights
+from common import make_learner, make_model, plain_loop, same, sgd, shuffled, stop_at, weights
 from trainer_nb.all import LambdaHook
 
-
-def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
 def test_an_optimizer_that_was_set_was_ignored_silently():
     torch.manual_seed(0)

@@ -1,5 +1,5 @@
 "A run survives whatever happens to its process, its files and its disk"
-import json, math, os, random, signal, subprocess, sys, threading, warnings
+import json, os, random, signal, subprocess, sys, threading, warnings
 from pathlib import Path
 
 import pytest, torch
@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import Share, Stream, digest, make_learner, problem, same, shuffled, stop_at, told, weights
-from trainer_nb.all import Checkpoint, GradAccum, History, Hook, LambdaHook, SeededLoader, accuracy
+from trainer_nb.all import Checkpoint, GradAccum, Hook, LambdaHook, SeededLoader, accuracy
 from trainer_nb.data.passes import Pass
 from trainer_nb.save.files import Folder
 
@@ -98,30 +98,26 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
 
 # In one process: another learner, after other random numbers
 
-class Reads:
-    "A dataset that notes what is read, in shared memory, so that workers are seen, too"
-    def __init__(self, n): self.n, self.counts = n, torch.zeros(n, dtype=torch.int64).share_memory_()
-    def __len__(self): return self.n
+class Reads(TensorDataset):
+    "Counts its reads, in shared memory, so that those of workers are seen, too"
+    def __init__(self, n):
+        super().__init__(torch.arange(float(n)))
+        self.n_reads = torch.zeros(1, dtype=torch.int64).share_memory_()
     def __getitem__(self, i):
-        self.counts[i] += 1
-        return i
+        self.n_reads += 1
+        return self.tensors[0][i]
 
 @pytest.mark.parametrize('cls, n_workers', [(DataLoader, 0), (SeededLoader, 2)])
 def test_skipping_10_000_batches_reads_no_sample(cls, n_workers):
-    n, data = 20_010, Reads(20_010)
-    make = lambda data, n_workers: cls(data, batch_size=2, shuffle=True, num_workers=n_workers)
-    torch.manual_seed(0)
-    expected = [b.tolist() for b in make(range(n), 0)][10_000:]     # read from its beginning
-    torch.manual_seed(0)
-    pass_, other = Pass(make(data, n_workers)), Pass(make(data, n_workers))
+    data = Reads(20_010)
+    pass_, other = (Pass(cls(data, batch_size=2, shuffle=True, num_workers=n_workers)) for _ in range(2))
     iter(pass_)
     pass_.n = 10_000
     state = pass_.state_dict()
     pass_.close()
-    torch.rand(10)
-    data.counts.zero_()
+    data.n_reads.zero_()
     other.load_state_dict(state)
-    assert [b.tolist() for b in other] == expected and data.counts.sum() == 10
+    assert len(list(other)) == 5 and data.n_reads == 10
 
 def resumed(tmp_path, make):
     """A training that nobody stops, and one of the same kind that is stopped and goes on in another learner: digests,
@@ -272,6 +268,8 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
     wide = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3))
     assert '0.weight is (8, 4) there and (9, 4) here' in bad(tmp_path, lambda: make_learner(wide))
     assert 'AdamW with groups of [4]' in bad(tmp_path, lambda: make_learner(optim=torch.optim.SGD))
+    def backwards(params): return torch.optim.AdamW([*params][::-1])
+    assert 'or the same ones in another order' in bad(tmp_path, lambda: make_learner(optim=backwards))
     assert "['accuracy'], and now there are []" in bad(tmp_path, lambda: make_learner())
     (tmp_path/'empty').mkdir()
     for o in 'empty', 'none': assert 'FileNotFoundError' in bad(tmp_path, make_learner, resume=tmp_path/o)
@@ -334,9 +332,6 @@ def test_strict(tmp_path, monkeypatch):
     monkeypatch.setattr(Folder, 'put', put)
     with pytest.raises(OSError, match='No space left'):
         seeded(0, shuffled, hooks=[Checkpoint(tmp_path, strict=True)]).fit(2)
-    with pytest.warns(UserWarning, match='No space left') as seen:
-        seeded(0, shuffled, hooks=[Checkpoint(tmp_path)]).fit(2)
-    assert len(seen) == 1
 
 def test_two_runs_in_one_folder(tmp_path):
     """The second one is refused as long as the first one trains, in another process or in this one;
@@ -441,19 +436,3 @@ def test_a_state_inside_an_optimizer_that_is_not_saved(tmp_path):
         with told() as said: learn.fit(2)
         texts = [o for o in said if 'Ascent.base' in o]
         assert len(texts) == (not keeps) and all('state_dict' in o for o in texts)
-
-# The rows of a history
-
-ROWS = [
-    [], [{'epoch': 0, 'train_loss': .5}], [{'epoch': 0, 'a': math.inf}, {'epoch': 1, 'b': -0.}, {'b': 1, 'a': 2}],
-    [{'n': 2**60, 'flag': True, 'text': 'x', 'none': None}, {'n': 1}, {}], [{'epoch': i, 'v': i/7} for i in range(40)]]
-
-def test_rows_come_back_as_they_were():
-    "Values, their types, and what is missing"
-    def exact(rows): return [{k: (type(v), repr(v)) for k, v in o.items()} for o in rows]
-    for rows in ROWS:
-        h, again = History(), History()
-        h.epoch_rows, h.valid_rows, h.ends = [dict(o) for o in rows], [dict(o) for o in rows[:1]], [*range(len(rows))]
-        again.load_state_dict(h.state_dict())
-        assert again.epoch_rows == rows and again.valid_rows == rows[:1] and again.ends == h.ends
-        assert again.epochs == h.epochs and exact(again.epoch_rows) == exact(rows)

@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, LBFGS, RMSprop, lr_scheduler as S
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from common import Counted, Noisy, Stream, Unsized, batches, digest, equal, make_learner, problem, shuffled, told
+from common import (Counted, Noisy, Stream, Unsized, batches, digest, equal, make_learner, plain_model, problem,
+                    shuffled, told)
 from test_loss_parameters import Proxies
 from test_metrics import Detection, MulticlassF1Score, as_array, both, recalls
 from test_modes import Student
@@ -182,9 +183,7 @@ def test_resumed_anywhere_is_bit_equal(n_resumes, tmp_path, monkeypatch, capsys)
 def test_a_batch_that_was_read_ahead_is_nobody_elses_shard(tmp_path):
     "In two processes each reads its own shard ahead"
     def learner(folder, *more):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        return make_learner(model, Drawn(), hooks=[GradAccum(2), Checkpoint(tmp_path/folder), *more])
+        return make_learner(plain_model(), Drawn(), hooks=[GradAccum(2), Checkpoint(tmp_path/folder), *more])
     plain, stopped, again = learner('plain'), learner('run', Counted(1)), learner('run')
     torch.manual_seed(0)
     plain.launch(2, 2)
