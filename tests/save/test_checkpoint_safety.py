@@ -20,6 +20,26 @@ def saved(folder, n_epochs=1):
 
 def newest(folder): return max(folder.glob('*.pt'))
 
+class Call:
+    "Unpickled, it makes a folder"
+    def __init__(self, path): self.path = path
+    def __reduce__(self): return os.mkdir, (str(self.path),)
+
+@pytest.mark.parametrize('read', [
+    lambda learn, path: learn.load(path), lambda learn, path: learn.load(path.parent),
+    lambda learn, path: learn.fit(2, resume=path),
+    lambda learn, path: learn.fit(2, resume=True, hooks=[Checkpoint(path.parent)])], ids=range(4))
+def test_a_pickle_in_a_checkpoint_is_not_called(tmp_path, read):
+    saved(tmp_path/'run')
+    path, ran = newest(tmp_path/'run'), tmp_path/'ran'
+    torch.save({**torch.load(path, weights_only=True), 'hooks': Call(ran)}, path)
+    learn = make_learner()
+    before = weights(learn.model)
+    with pytest.raises((BadCheckpoint, FileNotFoundError)): read(learn, path)
+    assert not ran.exists() and same(before, weights(learn.model))
+    torch.load(path, weights_only=False)
+    assert ran.exists()         # it would have been
+
 def test_links_do_not_lead_out_of_the_folder(tmp_path):
     "In the place of a state and of its manifest"
     learn = saved(tmp_path/'run')
