@@ -208,7 +208,7 @@ class _Measuring(Hook):
 # %% ../../nbs/features/08_profile.ipynb #7edb822b
 class Profile(_Measuring):
     "Measure where the time of some training steps goes, in `profile.table` and a file for Perfetto"
-    unique, in_dry_run, provides = True, False, ('profile',)
+    unique, in_dry_run = True, False
     ord = -1000
     def __init__(self,
         n_steps: int = 50,  # ≥ 1: number of training batches to measure
