@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..base import replacing
 from ..data import end_workers
 from ..loop import History, Hook, Learner, TrainingInterrupted, as_count, as_hooks
 from .accelerate import Accelerate, accelerate_hook
@@ -77,7 +78,8 @@ def _be_rank(f, rank, n, home, timeout_s, on_cpu, parent):
         error = {'error': f'{type(e).__name__}: {e}', 'is_lost': is_lost(e),
                  'text': traceback.format_exc()}
     finally:
-        (home/f'{rank}.json').write_text(json.dumps(error), encoding='utf-8')
+        with replacing(home/f'{rank}.json', flush=False) as file:    # whole, or not there, if it is killed here
+            file.write(json.dumps(error).encode())
         sys.stdout.flush()
         os._exit(error is not None)
 
