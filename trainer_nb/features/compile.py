@@ -32,7 +32,7 @@ class _Functions:
     "Functions that torch compiles for a hook, each once, and what it does not compile"
     def __init__(self, mode: str | None, backend: str | Callable, dynamic: bool | None):
         self.mode, self.how = mode, {'backend': backend, 'dynamic': dynamic}
-        self.made, self.called = {}, set()          # by key; (function, …) of those that have run
+        self.made, self.called = {}, set()          # by module; (module, its mode) of calls that have run
         self.has_graphs = False                 # CUDA graphs?
         self.reasons, self.time_s = [], 0.      # what is not compiled; seconds of first calls
 
@@ -82,7 +82,7 @@ class _CompiledModel:
 
     def _call_of(self, learn, m):
         def call(*args, **kwargs): return own_call(m, *args, **kwargs)
-        compiled = self.functions.compiled(call, ('model', m))
+        compiled = self.functions.compiled(call, m)
         def f(*args, **kwargs):
             try: return self.functions.call(learn, (m, m.training), compiled, *args, **kwargs)
             except Exception as e:

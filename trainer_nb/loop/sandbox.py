@@ -46,12 +46,12 @@ def _data(dls):
         if all(inner is not other for other in (None, *found)): found.append(inner)
     return found
 
-def _owners(learn, dls):
+def _owners(learn, data):
     "Return the objects whose attributes are restored: the learner, modules, data, steps and the user's hooks"
     steps = (f.__self__ if isinstance(f, MethodType) else f
              for f in (learn.train_step, learn.eval_step, learn.loss_fn))
     hooks = (h for h in learn.hooks if not _is_library(type(h)))
-    found = learn, *_modules(learn), *_data(dls), *steps, *hooks
+    found = learn, *_modules(learn), *data, *steps, *hooks
     return [o for o in {id(o): o for o in found}.values()
             if not isinstance(o, FunctionType) and type(getattr(o, '__dict__', None)) is dict]
 
@@ -65,12 +65,13 @@ def _collections(learn):
 def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
     "Capture a learner with all that it owns; without loaders if their passes may be open"
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
-    owners, data = _owners(learn, dls), {*map(id, _data(dls))}      # whose tensors are not copied
+    data = _data(dls)
+    owners, ids = _owners(learn, data), {*map(id, data)}     # of those whose tensors are not copied
     tensors, places = [], [*map(vars, opts), *map(vars, owners)]
     for m in _modules(learn):
         tensors += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
         places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
-    tensors += [v for o in owners if id(o) not in data for v in vars(o).values() if isinstance(v, Tensor)]
+    tensors += [v for o in owners if id(o) not in ids for v in vars(o).values() if isinstance(v, Tensor)]
     before = Snapshot().generators(chain.from_iterable(vars(o).values() for o in owners)).rng(*dls)
     before.objects(learn.objects.values()).places(places).tensors(tensors, no_grad=True)
     for dl in dls: before.restore.append(partial(end_workers, dl))      # the first to run
