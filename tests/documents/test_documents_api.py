@@ -9,7 +9,7 @@ from common import batches, make_learner, make_model, problem, same, weights
 from trainer_nb.all import (AMP, EMA, Accelerate, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner,
                             NaNGuard)
 from trainer_nb.loop.hooks import LIFECYCLE
-from trainer_nb.loop.other_names import EVENT_NAMES
+from trainer_nb.loop.mistakes import EVENT_NAMES
 
 X, Y = problem()
 

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from ..base import check_kinds, did_you_mean, with_comments
-from .other_names import EVENT_NAMES
+from .mistakes import EVENT_NAMES
 from .steps import check_parameters
 
 # %% ../../nbs/loop/01_hooks.ipynb #b560ffa6

@@ -36,11 +36,12 @@ from .hooks import Cancel, CancelEpoch, CancelStep, Hook, GoBack
 from .interrupts import Interrupts
 from .accumulate import Accumulators
 from .metrics import as_metrics, check_sets, missing_inputs
-from .mistakes import Looked, check_model, float_dtype, new_sums
-from .other_names import is_data, missing_name, refuse_fit, refuse_others
+from trainer_nb.loop.mistakes import (
+    Looked, check_model, float_dtype, is_data, missing_name, new_sums, refuse_fit, refuse_others
+)
 from trainer_nb.loop.optim import (
-    check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
-    set_lr, step_with_closure, trained
+    check_names, check_optimizers, check_shared, is_by_name, lr_names, make_optimizers, needs_closure,
+    parameters, set_lr, step_with_closure, trained
 )
 from .outputs import Joined, sizes_of
 from . import parts
@@ -419,7 +420,7 @@ class Learner(Hooked):
             self.cancelled = None       # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt',
                                         # 'error'
             self.requests = deque()  # what a running fit was asked for and has not done yet
-            self._looked, self._seen = Looked(), {}  # of the first batches; what the steps return
+            self._looked, self._seen = Looked(check_shared), {}  # of the first batches; what the steps return
             self._has_cast = self._opts_train = False   # to the model's dtype; optimizers to train
             self.train_dl = parts.loader_for(self, train_dl, True)
             self.valid_dl = parts.loader_for(self, valid_dl)
