@@ -39,12 +39,12 @@ from .metrics import as_metrics, check_sets, missing_inputs
 from .mistakes import Looked, check_model, float_dtype, new_sums
 from .other_names import is_data, missing_name, refuse_fit, refuse_others
 from trainer_nb.loop.optim import (
-    check_names, check_optimizers, is_by_name, lr_names, make_optimizers, needs_closure, parameters,
-    set_lr, step_with_closure, trained
+    check_names, check_optimizers, lr_names, make_optimizers, needs_closure, parameters, set_lr,
+    step_with_closure, trained
 )
 from .outputs import Joined, sizes_of
 from . import parts
-from .plan import Plan, StepState, TrainPass, as_rate, fit_rates
+from .plan import Plan, StepState, TrainPass, fit_rates
 from .sandbox import DryRun, dry_run
 from .snapshot import get_modes, named_objects, set_modes, set_opt_modes, switch
 from trainer_nb.loop.steps import (
@@ -385,10 +385,9 @@ class Learner(Hooked):
         optim: Any = None,          # an optimizer; a class or factory called with the parameters
                                     # (and `lr`); or a dict of names to either. Default AdamW
         lr: Any = None,             # learning rate > 0 of an optimizer step; None: the optimizer's
-                                    # own. By names of parameters, {'body': 1e-4, 'head': 1e-3} or a
-                                    # function of a name, it makes param groups; where `optim` is a
-                                    # dict, a dict by its names. A number is the largest group's;
-                                    # others keep their ratio
+                                    # own. By patterns of parameter names, {'body': 1e-4, 'head': 1e-3},
+                                    # it makes param groups; where `optim` is a dict, a dict by its
+                                    # names. A number is the largest group's; others keep their ratio
         metrics: Any = (),          # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks: Any = (),            # `Hook`s, or a single one
         bs: int = 64,               # samples in a batch, where the data is a tuple of tensors
@@ -405,7 +404,6 @@ class Learner(Hooked):
         with folded():
             if others: refuse_others('Learner', Learner.__init__, others)
             check_model(model, loss_fn)
-            if lr is not None and not is_by_name(lr): as_rate('lr', lr)
             if seed is not None: check_seed(seed)
             self.phase = Phase(model, loss_fn)      # the innermost one
             self.bs, self.seed, self.config = bs, seed, config
