@@ -7,6 +7,7 @@ from torch import nn
 from common import batches, make_learner, make_model, plain_loop, record, same, shuffled, weights
 from trainer_nb.loop.hooks import Hook
 from trainer_nb.loop.metrics import accuracy
+from trainer_nb.loop.optim import ParamGroups
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adamw': lambda params: torch.optim.AdamW(params, lr=.01)}
@@ -28,6 +29,20 @@ def assert_equal(optim='sgd', loss_of=plain_loss, make=make_model, named=lambda 
     learn.fit(3)
     assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
     assert learn.history.epochs['valid_loss'] == pytest.approx(values, rel=1e-12)
+
+@pytest.mark.parametrize('cls', [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize('lr', [None, .05])
+def test_a_class_is_made_as_in_a_plain_loop(cls, lr):
+    "On the CPU with torch's defaults, not fused; also where the learner chooses the class, or `ParamGroups` makes it"
+    rate = {} if lr is None else {'lr': lr}
+    torch.manual_seed(0)
+    model, train_dl = make_model(), shuffled()
+    losses = plain_loop(model, cls(model.parameters(), **rate), train_dl, 2)
+    for optim in [cls, ParamGroups(optim=cls)] + [None]*(cls is torch.optim.AdamW):
+        torch.manual_seed(0)
+        learn = make_learner(optim=optim, **rate)
+        learn.fit(2)
+        assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
 
 class Output(dict):
     "A mapping whose entries are attributes too, as Hugging Face's outputs"

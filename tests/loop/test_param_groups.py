@@ -21,7 +21,7 @@ def by_hand(model):
     return torch.optim.AdamW([
         dict(params=[b[0].weight, b[3].weight], lr=1e-2),
         dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
-        dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3, fused=True)
+        dict(params=[h.weight], lr=.1), dict(params=[h.bias], lr=.1, weight_decay=0.)], weight_decay=.3)
 
 def fitted(model, optim, **kwargs):
     set_seed(0)
@@ -31,32 +31,32 @@ def fitted(model, optim, **kwargs):
 
 def values(learn): return list(learn.history.steps.values())     # columns have the names of the groups
 
-rates = pytest.mark.parametrize('lr', [{'bo*': 1e-2, '*': .1}, lambda name: 1e-2 if name.startswith('body') else .1],
-                                ids=['patterns', 'function'])
+RATES = {'bo*': 1e-2, '*': .1}
 
-@rates
-def test_groups_are_those_made_by_hand(lr):
+def test_groups_are_those_made_by_hand():
     model = Net()
     twin = copy.deepcopy(model)
-    a = fitted(model, ParamGroups(lr, decay_norms=False, weight_decay=.3))
+    a = fitted(model, ParamGroups(RATES, decay_norms=False, weight_decay=.3))
     b = fitted(twin, by_hand(twin))
     assert same(weights(model), weights(twin)) and values(a) == values(b)
     def plain(opt): return [{k: v for k, v in g.items() if k not in ('params', 'name')} for g in opt.param_groups]
     assert plain(a.opt) == plain(b.opt) and len(a.opt.param_groups) == 4
     assert a.plot_schedule(1).steps.keys() == a.history.steps.keys() - {'train_loss'}
 
-@rates
-def test_rates_by_name_straight_in_the_learner(lr):
+def test_rates_by_name_straight_in_the_learner():
     model = Net()
     twin = copy.deepcopy(model)
     groups = [dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)]
-    a, b = fitted(model, None, lr=lr), fitted(twin, torch.optim.AdamW(groups, fused=True))
+    a, b = fitted(model, None, lr=RATES), fitted(twin, torch.optim.AdamW(groups))
     assert same(weights(model), weights(twin)) and values(a) == values(b) and len(values(a)) == 3
     assert a.opt.param_groups[0].keys() - {'name'} == b.opt.param_groups[0].keys()
-    names = ['lr', 'lr_1'] if callable(lr) else [f'lr_{"rest" if o == "*" else o}' for o in lr]
-    assert list(a.plot_schedule(1).steps) == names == [o for o in a.history.steps if o != 'train_loss']
+    assert list(a.plot_schedule(1).steps) == ['lr_bo*', 'lr_rest'] == [o for o in a.history.steps if o != 'train_loss']
     a.fit(1, lr=.1)
     assert a.lrs() == pytest.approx((.01, .1))      # the ratio stays
+
+def test_a_function_of_names_is_refused():
+    for wrong in dict(lr=lambda name: .1), dict(optim=torch.optim.SGD, lr=abs):
+        with pytest.raises(TypeError, match='lr is <.*function.*a dict of patterns'): make_learner(Net(), **wrong)
 
 def test_unfreezing_is_that_by_hand():
     model = Net()
@@ -72,7 +72,7 @@ def test_unfreezing_is_that_by_hand():
         twin.body[3].requires_grad_(epoch >= 1)
         twin.body[:2].requires_grad_(epoch >= 3)
         return [(x[i], y[i]) for i in torch.randperm(len(x)).split(8)]
-    plain_loop(twin, torch.optim.SGD(twin.parameters(), lr=.1, fused=True), data, 4)
+    plain_loop(twin, torch.optim.SGD(twin.parameters(), lr=.1), data, 4)
     assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
 
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():

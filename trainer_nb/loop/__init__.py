@@ -11,10 +11,9 @@ from .metrics import (
 from .plot import Plot
 from .reading import flags_of
 from .history import HISTORY_KINDS, History
-from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
-    check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters,
-    refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
+    ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching,
+    named_parameters, owners, parameters, refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .steps import (
     as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names
