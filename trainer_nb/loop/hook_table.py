@@ -19,41 +19,7 @@ from typing import Any
 
 from ..base import printable, with_comments
 from ..draw import COLORS
-from .hooks import LIFECYCLE, STEPS, Calls, Hook, check_ord
-
-# %% ../../nbs/loop/02_hook_table.ipynb #a4c7eb9a
-class HookOrderError(ValueError):
-    "The relations between hooks form a cycle"
-
-def _is_named(hook, names):
-    "Return whether the class of `hook`, or one of its base classes, has one of these names"
-    return any(o.__name__ in names for o in type(hook).__mro__)
-
-# %% ../../nbs/loop/02_hook_table.ipynb #ed93bc60
-def _predecessors(hook: Hook, hooks: Iterable[Hook]) -> list[Hook]:
-    "Return `hooks` that must run earlier, by `runs_after` of this one or `runs_before` of theirs"
-    def is_before(o):
-        return hook.runs_after and _is_named(o, hook.runs_after) or o.runs_before and _is_named(hook, o.runs_before)
-    return [o for o in hooks if o is not hook and is_before(o)]
-
-# %% ../../nbs/loop/02_hook_table.ipynb #5514a58e
-def _sort_hooks(hooks: Iterable[Hook]) -> list[Hook]:
-    "Order hooks by their relations, then `ord`, then registration; raises HookOrderError"
-    hooks = list(hooks)
-    place = {id(h): i for i, h in enumerate(hooks)}
-    sorter = TopologicalSorter({i: [place[id(o)] for o in _predecessors(h, hooks)] for i, h in enumerate(hooks)})
-    try: sorter.prepare()
-    except CycleError as e:
-        names = ' after '.join(hooks[i].name for i in reversed(e.args[1]))
-        raise HookOrderError(f'these hooks wait for one another: {names}. '
-                             'Remove one `runs_before` or `runs_after`.') from None
-    ready, res = [], []
-    while sorter.is_active():
-        for i in sorter.get_ready(): heappush(ready, (hooks[i].ord, i))
-        _, i = heappop(ready)
-        res.append(hooks[i])
-        sorter.done(i)
-    return res
+from .hooks import LIFECYCLE, STEPS, Calls, Hook, predecessors
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
 HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
@@ -62,8 +28,8 @@ HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, reason fo
 # %% ../../nbs/loop/02_hook_table.ipynb #356458ff
 def _why(hook, others):
     "Return the reason for the place of `hook` among the `others` at its point"
-    before = [o for o in others if hook in _predecessors(o, [hook])]
-    related = {'after': _predecessors(hook, others), 'before': before}
+    before = [o for o in others if hook in predecessors(o, [hook])]
+    related = {'after': predecessors(hook, others), 'before': before}
     reasons = [f'{word} {", ".join(o.name for o in found)}'
                for word, found in related.items() if found]
     if reasons: return '; '.join(reasons)
@@ -214,94 +180,3 @@ class HookTable:
         names = ['when', *_timing(self), 'hooks, in order']
         return _as_html(names, _lines(self, escape, _html_bar, fold))
 
-# %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
-def as_hooks(hooks: Any) -> tuple[Hook, ...]:
-    "Return hooks as a tuple"
-    return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
-
-# %% ../../nbs/loop/02_hook_table.ipynb #ch3ckh01
-def _check_hook(hook, others):
-    "Raise an error if `hook` cannot be added to the `others`"
-    if not isinstance(hook, Hook):
-        if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
-        how = 'LambdaHook(after_step=f) makes one of a function'
-        if hasattr(hook, 'get_last_lr'):
-            how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
-        raise TypeError(f'{hook!r} is not a hook; {how}')
-    for h in others:
-        if h is hook or (hook.unique and h.name == hook.name):
-            raise ValueError(f'this learner already has a hook {h.name}: '
-                             'change that one, or remove it with remove_hook')
-    check_ord(hook.name, hook.ord)
-
-# %% ../../nbs/loop/02_hook_table.ipynb #587f8e20
-class Hooked:
-    "Base class of objects with hooks"
-    def __init__(self):
-        self._registered: list[Hook] = []       # in the order of registration
-        self.hooks: list[Hook] = []             # in the order in which they run
-        self.calls, self.is_main = Calls([]), True
-
-    def add_hook(self, hook: Hook) -> Hook:  # the same
-        "Add a hook; raises ValueError for a second one of a class with `unique = True`"
-        self._add_hooks([hook])
-        return hook
-
-    def _add_hooks(self, hooks):
-        for i, hook in enumerate(hooks):
-            _check_hook(hook, [*self._registered, *hooks[:i]])
-            self._check_moment(hook, 'added')
-        self._set_hooks([*self._registered, *hooks])
-
-    def remove_hook(self, hook: Any) -> Hook:
-        "Remove a hook, by itself, its class or its name"
-        hook = hook if hook in self._registered else self.get_hook(hook)
-        self._check_moment(hook, 'removed')
-        self._set_hooks([h for h in self._registered if h is not hook])
-        return hook
-
-    def _set_hooks(self, hooks):
-        self.hooks, self._registered = _sort_hooks(hooks), hooks     # the first may raise
-        self.calls = Calls(self.hooks, self.is_main, old=self.calls)
-        self._hooks_changed()
-
-    def _hooks_changed(self): pass
-    def _check_moment(self, hook, what): pass
-    def _unreached(self): return ()
-
-    def get_hook(self,
-        cls: Any,            # class of a hook, or the name of one
-        default: Any = ...,  # what to return if there is none
-    ) -> Any:                # `Hook`; raises KeyError if there is none and no default
-        "Return the first hook of a class"
-        for h in self.hooks:
-            if h.name == cls or isinstance(cls, type) and isinstance(h, cls): return h
-        if default is not ...: return default
-        names = ', '.join(h.name for h in self.hooks) or 'none'
-        raise KeyError(f'no hook {getattr(cls, "__name__", cls)} here; hooks: {names}')
-
-    def provider(self, name: str) -> Hook | None:
-        "Return the first hook whose class has `name`, such as 'accumulation', in `provides`"
-        return next((h for h in self.hooks if name in h.provides), None)
-
-    @contextmanager
-    def added_hooks(self, *hooks: Hook) -> Iterator:
-        "Add hooks within a `with` block: `with learn.added_hooks(h): ...`"
-        if hooks: self._add_hooks(hooks)
-        try: yield self
-        finally:
-            for h in hooks:
-                if h in self._registered: self.remove_hook(h)
-
-    @with_comments
-    def describe_hooks(self,
-        all: bool = False,  # list events and steps without a hook, too, with what happens there; as
-                            # text, hooks one by one with the reasons
-    ) -> HookTable:
-        """Return a table of what runs when, in which order and why; after a fit, also how often and for how long
-
-        It has a line for each event or step. A notebook displays it; a click on a line shows its
-        hooks one by one, with the reasons. In a script: `print(learn.describe_hooks())`.
-        """
-        calls = Calls(self.hooks, self.is_main, old=self.calls)
-        return HookTable(calls, skip=self._unreached(), all=all)

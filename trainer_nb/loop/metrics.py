@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
 from typing import Any
+from copy import deepcopy
 
 import torch
 from torch import Tensor
 
-from ..base import did_you_mean, with_comments
-from .averages import stack_scalars
+from ..base import check_kinds, did_you_mean, with_comments
+from .steps import stack_scalars
 from .hooks import is_custom
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
@@ -223,3 +224,46 @@ def is_better(value: float, best: float | None, mode: str, min_delta: float = 0.
     "Return whether a value improves on the best one before, if any, by `min_delta`; nan does not"
     if best is None: return not math.isnan(value)
     return value < best - min_delta if mode == 'min' else value > best + min_delta
+
+def noting(metric: Any, f: Any, *args: Any) -> Any:
+    "Call `f`; add a note that names the metric to an error"
+    try: return f(*args)
+    except Exception as e:
+        e.add_note(f'raised in metric `{metric.name}`')
+        raise
+
+
+def _torchmetrics(o):
+    "Return the torchmetrics objects in `o` by name"
+    if not isinstance(o, torch.nn.Module): return {}
+    return {name: m for name, m in o.named_modules()
+            if hasattr(m, 'metric_state') and hasattr(m, 'update_count')}
+
+def _has_state_dict(o):
+    return all(callable(getattr(o, name, None)) for name in ('state_dict', 'load_state_dict'))
+
+def object_state(o: Any) -> dict:
+    "Return the state of a metric object"
+    def values(m): return {k: v[:] if isinstance(v, list) else v for k, v in m.metric_state.items()}
+    parts = _torchmetrics(o)
+    if parts: return {name: {'state': values(m), 'n': m.update_count} for name, m in parts.items()}
+    return o.state_dict() if _has_state_dict(o) else dict(vars(o))
+
+def load_object_state(o: Any, state: Mapping) -> None:
+    "Restore the state of a metric object; raises ValueError if it has other attributes"
+    if parts := _torchmetrics(o):
+        kinds = {name: {'state': dict.fromkeys((f'{k}?' for k in m.metric_state), object), 'n': int}
+                 for name, m in parts.items()}
+        check_kinds(state, kinds, type(o).__name__)
+        for name, m in parts.items():
+            m.reset()
+            for k, v in state[name]['state'].items(): setattr(m, k, v)
+            m._update_count, m._computed = state[name]['n'], None
+    elif _has_state_dict(o): o.load_state_dict(state)
+    else: vars(o).update(check_kinds(state, dict.fromkeys(vars(o), object), type(o).__name__))
+
+def reset_copy(o: Any, device: Any) -> Any:
+    "Copy a metric object and reset the copy"
+    o = deepcopy(o)
+    o.reset()
+    return o.to(device) if callable(getattr(o, 'to', None)) else o

@@ -190,7 +190,7 @@ def check_first(learn: Any) -> None:
     "Refuse a first batch that trains without an error, but not as intended"
     pred, loss_fn = learn.pred, learn.loss_fn
     result = learn.result if isinstance(learn.result, Mapping) else {}
-    if not learn.world.total and 'n' not in result:
+    if not learn.phase.total and 'n' not in result:
         raise ValueError('the first batch of train_dl is empty: it has no samples. '
                          'Is a filter, a sampler or a collate function too strict?')
     targ = result.get('targ')
@@ -205,57 +205,10 @@ def check_untrained(learn: Any) -> None:
     "Warn of parameters that got a gradient in the first batch and that no optimizer has"
     groups = chain.from_iterable(opt.param_groups for opt in learn.opts.values())
     held = set(chain.from_iterable(o['params'] for o in groups))
-    modules = [o for o in (learn.model, learn.loss_fn) if isinstance(o, nn.Module)]
+    modules = [o for o in (learn.own_model, learn.own_loss_fn) if isinstance(o, nn.Module)]
     named = chain.from_iterable(o.named_parameters() for o in modules)
     found = [name for name, p in named if p.grad is not None and p not in held]
     if found: warnings.warn(
         f'no optimizer has {listed(found)}, which got a gradient: pass it to an optimizer, or '
         'freeze it, requires_grad_(False)', stacklevel=2)
 
-# %% ../../nbs/loop/10_mistakes.ipynb #43689fa9
-import operator
-from functools import partial
-
-from .accumulate import Accumulator
-from .steps import is_sum
-
-# %% ../../nbs/loop/10_mistakes.ipynb #43689fb0
-def _parts_of(learn):
-    "Return the parts whose first batch is checked"
-    step = vars(learn).get('train_step', type(learn))
-    return learn.model, learn.loss_fn, learn.train_dl, step
-
-class Looked:
-    "Whose first batch was checked"
-    def __init__(self, check_shared: Callable):
-        self.check_shared, self.parts = check_shared, ()
-
-    def is_done(self, learn: Any) -> bool:
-        "Return whether the first batch of these very parts was checked"
-        parts = _parts_of(learn)
-        return len(parts) == len(self.parts) and all(map(operator.is_, parts, self.parts))
-
-    def look(self, learn: Any, do: dict[str, Any]) -> None:
-        "Check the first training batch before its backward, once"
-        step = do['do_backward']
-        def once(*values):
-            do['do_backward'] = step
-            self._check(learn)
-            step(*values)
-            check_untrained(learn)
-        do['do_backward'] = once
-
-    def _check(self, learn):
-        check_first(learn)
-        if learn.phase.loss_params is None: self.check_shared(learn.opts)
-        self.parts = _parts_of(learn)
-
-def new_sums(learn: Any, steps: Any, *args: Any, training: bool = False, missing: Any = None) -> Accumulator:
-    "Make the accumulator for the losses and metrics of a pass"
-    own = steps.has_own[0] or not training and steps.has_own[1]     # such a step may divide its loss by any number
-    inputs = partial(_named_inputs, learn) if steps.is_default[not training] else tuple
-    return Accumulator(
-        learn.metrics, learn.device, *args, world=learn.world, missing=missing,
-        is_sum=not own and is_sum(learn.loss_fn), inputs=inputs)
-
-def _named_inputs(learn): return learn.batch.keys() if isinstance(learn.batch, Mapping) else ()

@@ -21,9 +21,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from ..base import common_device, did_you_mean, entries, listed
-from .hooks import Cancel
 from .plan import as_rate
-from .steps import check_loss
 
 # %% ../../nbs/loop/05_optim.ipynb #c0bd3dff
 def parameters(opt: Optimizer) -> list[nn.Parameter]:  # over all groups
@@ -88,7 +86,7 @@ def _modules(*parts): return [o for o in parts if isinstance(o, nn.Module)]
 
 def trained(learn: Any) -> list[nn.Module]:
     "Return the modules that a fit trains: the model, and the loss function if it is a module"
-    return _modules(learn.model, learn.loss_fn)
+    return _modules(learn.own_model, learn.own_loss_fn)
 
 def trained_parameters(learn: Any) -> list[nn.Parameter]:
     "Return the parameters of the modules that a fit trains, frozen ones, too"
@@ -96,11 +94,11 @@ def trained_parameters(learn: Any) -> list[nn.Parameter]:
 
 def trains_loss(learn: Any) -> bool:
     "Return whether the loss function has parameters that train"
-    return any(p.requires_grad for p in nn.ModuleList(_modules(learn.loss_fn)).parameters())
+    return any(p.requires_grad for p in nn.ModuleList(_modules(learn.own_loss_fn)).parameters())
 
 def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the modules whose state is kept: the model, or one in its place, and the loss function"
-    return dict(zip(('model', 'loss_fn'), [model, *_modules(learn.loss_fn)]))
+    return dict(zip(('model', 'loss_fn'), [model, *_modules(learn.own_loss_fn)]))
 
 def named_parts(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return all modules inside the `owners`, by name"
@@ -198,7 +196,7 @@ def group_rates(learn: Any, name: str, lr: float | Mapping[str, float], now: Seq
     "Return the rates of an optimizer's groups: in the ratios of `now` up to `lr`, or by patterns"
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
     rates, named, res = ParamGroups(lr).lr, named_parameters(trained(learn)), []
-    of = {named[k]: rates[o] for k, o in _first_matches(rates, named, learn.model).items()}
+    of = {named[k]: rates[o] for k, o in _first_matches(rates, named, learn.own_model).items()}
     for i, g in enumerate(learn.opts[name].param_groups):
         mine = {of.get(p) for p in g['params']}
         if len(mine) != 1 or None in mine: raise ValueError(
@@ -290,53 +288,3 @@ def refuse_closures(learn: Any, who: str, why: str) -> None:
         raise ValueError(f'{who} is not for {type(opt).__name__}, '
                          f'whose step evaluates the loss again: {why}')
 
-# %% ../../nbs/loop/05_optim.ipynb #0a8e4f9e
-def _untouched(params: Iterable[nn.Parameter], kept: Iterable[tuple]) -> bool:
-    "Return whether weights and gradients equal the copies `kept`; waits for the device"
-    for p, (w, g) in zip(params, kept):
-        if (p.grad is None) != (g is None) or not torch.equal(p, w): return False
-        if g is not None and not torch.equal(p.grad, g): return False
-    return True
-
-def differentiate(learn: Any, step: Callable[[], object]) -> None:
-    "Compute the loss of `learn.batch` and its gradients, with the events around them"
-    at, phase = learn.calls.at, learn.phase
-    phase.has_pred = False
-    step()
-    if not phase.has_pred:
-        for f in at['after_pred']: f(learn)
-    for f in at['after_loss']: f(learn)
-    check_loss(phase.loss)
-    phase.do['do_backward'](phase.loss)
-    for f in at['after_backward']: f(learn)
-
-def step_with_closure(learn: Any) -> bool:
-    "Take a step of an optimizer that evaluates the loss; raises ValueError for a step that yields"
-    phase, opt = learn.phase, learn.opt
-    if phase.loss_params is not None:
-        raise ValueError(f'{type(opt).__name__} evaluates the loss again, which a step that yields '
-                         'cannot do: return a dict')
-    first, params = (phase.loss, phase.pred, phase.result), parameters(opt)
-    kept = [[None if t is None else t.detach().clone() for t in (p, p.grad)] for p in params]
-    is_new = True
-    def closure():
-        nonlocal is_new
-        was_new, is_new = is_new, False
-        if not (was_new and _untouched(params, kept)):
-            with torch.enable_grad():
-                phase.do['do_zero_grad']()
-                differentiate(learn, phase.do['do_step'])
-                for f in phase.on_gradients: f(learn)
-        loss = phase.loss       # that the optimizer compares with others
-        for f in phase.on_losses: loss = f(learn, loss)
-        return loss
-    try: opt.step(closure)
-    except Cancel:
-        with torch.no_grad():
-            for p, (w, _) in zip(params, kept): p.copy_(w)
-        raise
-    finally:
-        phase.on_gradients.clear()
-        phase.on_losses.clear()
-        phase.loss, phase.pred, phase.result = first
-    return True

@@ -1,0 +1,363 @@
+"""The values of a pass by batch, and their means"""
+
+import math, warnings
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from itertools import chain
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import check_kinds, map_tensors
+from .metrics import Metric, load_object_state, noting, object_state, reset_copy
+from .steps import is_number, kept, stack_scalars
+from .world import World
+
+CHUNK = 256     # batches that are packed together
+
+def _sent(values):
+    "Return an array of numbers; or a tensor on its way to the host, and the event after which it is there"
+    if not any(isinstance(o, Tensor) for o in values): return array('d', values), None
+    t = stack_scalars(values)
+    if not t.is_cuda: return t.to('cpu', torch.float64), None
+    res = torch.empty(len(t), dtype=torch.float64, pin_memory=True).copy_(t, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return res, event
+
+def _as_array(t):
+    "Copy a tensor on the host to an array"
+    res = array('d', bytes(8*len(t)))
+    if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
+    return res
+
+COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: str}, 'of_pass': [str]}
+
+class Columns:
+    """Values of batches by column, with the weights of their means
+
+    They are numbers, or 0-d tensors of a device, which wait there for at most 512 batches and are then on
+    the host. Where a batch has no value there is nan, and a weight of 0. Some columns hold only the pass
+    that is open. Another thread may `fetch` at any time; it may miss the latest batches.
+    """
+    def __init__(self):
+        self.n = self.start = 0                     # finished batches; those before the open pass
+        self.values: dict[str, array] = {}          # column → doubles, from the first batch, or from `start` on
+        self.weights: dict[str, str] = {}           # column with a mean → the column with its weights
+        self.of_pass: set[str] = set()              # columns that hold the open pass only
+        self.rows: list[dict[str, Any]] = []        # batches that are not packed yet
+        self.arriving: list[tuple] = []             # (first batch, column → what `_sent` returned)
+        self.thread: int | None = None              # that of the fit, which alone may pack
+        self.n_revised = 0                          # how often recorded values were replaced
+
+    def open(self) -> None:
+        "Begin a pass"
+        self._settle()
+        for name in self.of_pass: self.values.pop(name, None)
+        self.start, self.weights, self.of_pass = self.n, {}, set()
+
+    def add(self, row: Mapping, of_pass: Mapping, weights: Mapping[str, str]) -> None:
+        "Add the values of a batch; those in `of_pass` are forgotten after the pass; `weights` of those with a mean"
+        self.rows.append({**row, **of_pass})
+        self.of_pass.update(of_pass)
+        self.weights.update(weights)
+        self.n += 1
+        if len(self.rows) >= CHUNK: self._pack()
+
+    def _pack(self):
+        "Send the latest batches to the host, without waiting for a device"
+        for first, chunk in self._taken(): self._append(first, chunk)       # the ones before have arrived
+        rows, self.rows = self.rows, []
+        names = dict.fromkeys(chain.from_iterable(rows))
+        fills = dict.fromkeys(self.weights.values(), 0.)
+        chunk = {name: _sent([row.get(name, fills.get(name, math.nan)) for row in rows]) for name in names}
+        if any(event for _, event in chunk.values()): self.arriving.append((self.n - len(rows), chunk))
+        else: self._append(self.n - len(rows), chunk)
+
+    def _taken(self):
+        res, self.arriving = self.arriving, []
+        return res
+
+    def _append(self, first, chunk):
+        for name, (values, event) in chunk.items():
+            if event is not None: event.synchronize()
+            column = self.values.setdefault(name, array('d'))
+            column += self._gap(name, first - self._first(name) - len(column))
+            column += values if isinstance(values, array) else _as_array(values)
+
+    def _first(self, name): return self.start if name in self.of_pass else 0
+
+    def _gap(self, name, n):
+        return array('d', [0. if name in self.weights.values() else math.nan])*n
+
+    def _settle(self):
+        "Bring all values to the host; waits for the device"
+        if self.thread not in (None, get_ident()): return
+        if self.rows: self._pack()
+        for first, chunk in self._taken(): self._append(first, chunk)
+
+    @property
+    def n_arrived(self) -> int:
+        "Number of batches whose values are on the host"
+        return self.arriving[0][0] if self.arriving else self.n - len(self.rows)
+
+    def names(self, wait: bool = True) -> list[str]:
+        "Return the names of the columns that stay"
+        if wait: self._settle()
+        return [o for o in [*self.values] if o not in self.of_pass]
+
+    def fetch(self,
+        name: str,
+        start: int = 0,         # first batch to return
+        n: int = 0,             # fill the column up to so many batches in all
+        wait: bool = True,      # for values that are still on a device
+    ) -> array:                 # of double
+        "Copy the values of a column"
+        if wait: self._settle()
+        res = self.values.get(name, array('d'))[max(start - self._first(name), 0):]
+        return res + self._gap(name, n - start - len(res))
+
+    def extend(self, n: int, values: Mapping[str, Iterable[float]]) -> None:
+        "Add `n` batches at once"
+        self._append(self.n, {name: (array('d', o), None) for name, o in values.items()})
+        self.n += n
+
+    def replace(self, name: str, start: int, values: Iterable[float]) -> None:
+        "Replace the values of a column from batch `start` on"
+        self.values[name] = self.fetch(name, 0, start)[:start] + array('d', values)
+
+    def totals(self, names: Iterable[str]) -> list[list[float]]:
+        "Return [Σ weight·value, Σ weight] of columns over the open pass"
+        import numpy as np
+        self._settle()
+        res = []
+        for name in names:
+            v, w = (np.frombuffer(self.fetch(o, self.start, self.n)) for o in (name, self.weights.get(name, '')))
+            if name not in self.weights: w = np.zeros(len(v))
+            if not (w >= 0).all(): raise ValueError(
+                "a step returned an 'n' below 0, or nan: it is the weight of the loss, such as the number of "
+                'samples or mask.sum()')
+            with np.errstate(all='ignore'):
+                total = np.multiply(v, w, out=np.zeros(len(v)), where=w > 0).sum()     # a value may be nan
+            res.append([float(total), float(w.sum())])
+        return res
+
+    def agree(self, world: World) -> None:
+        "Replace the values with a mean that stay by those of the global batches of all ranks"
+        mine = [o for o in self.weights if o not in self.of_pass]
+        for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
+            weights = self.fetch(self.weights.get(name, ''), self.start, self.n)
+            v = torch.tensor(self.fetch(name, self.start, self.n), dtype=torch.float64)
+            w = torch.tensor(weights).double() if name in self.weights else torch.zeros_like(v)
+            total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
+            mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
+            self.replace(name, self.start, mean.tolist())
+            self.n_revised += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        "Return all values, as tensors"
+        self._settle()
+        values = {k: torch.tensor(v, dtype=torch.float64) for k, v in self.values.items()}
+        return {'n': self.n, 'start': self.start, 'values': values, 'weights': dict(self.weights),
+                'of_pass': sorted(self.of_pass)}
+
+    def load_state_dict(self, state: Mapping) -> None:
+        "Restore a state"
+        check_kinds(state, COLUMNS_KINDS, 'columns')
+        self.n, self.start, self.rows, self.arriving = state['n'], state['start'], [], []
+        self.values = {k: _as_array(v) for k, v in state['values'].items()}
+        self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
+        self.n_revised += 1
+
+_RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables and logs
+_MEANT = {'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction', *_RESERVED}    # keys that mean something
+
+ACCUMULATOR_KINDS = {'columns': (None, COLUMNS_KINDS), 'metrics': [str], 'left_out': [str], 'returned': [str],
+                     'losses': [str], 'objects': {str: object}}
+
+class Accumulator:
+    "The losses and metrics of one pass over one data set, by batch, and their means"
+    def __init__(self,
+        metrics: Sequence[Metric],
+        device: torch.device,               # for the state of metric objects
+        columns: Columns | None = None,     # those of the history, for training; default: its own
+        is_sum: bool = False,               # losses are sums over samples, not means
+        missing: Callable | None = None,    # `f(metrics, result)` of the first batch → names of metrics to leave out
+        inputs: Callable = tuple,           # `f()` → keys that the default step passes on from the current batch
+    ):
+        self.prefix = 'valid_' if columns is None else 'train_'
+        self.columns = Columns() if columns is None else columns
+        self.metrics, self.is_sum, self.missing, self.inputs = [*metrics], is_sum, missing, inputs
+        self.objects = {m.name: noting(m, reset_copy, m.f, device) for m in metrics if m.is_object}
+        self.entries: dict[str, list[str]] = {}     # metric function → names of its values
+        self.left_out: set[str] = set()             # metrics that have no inputs in this pass
+        self.losses: dict[str, None] = {}           # columns of losses
+        self.returned: dict[str, None] = {}         # names of the numbers that the step returns beside them
+        self.others = _MEANT.union(*((m.name, m.pred, m.targ) for m in metrics))    # keys that are none of these
+
+    def add(self,
+        losses: Mapping,            # name → number or tensor, `kept`; empty: the step returned none
+        result: Mapping,            # of the step
+        n: Any, weight: Any,        # samples, or what the step returned as 'n'; weight of the losses
+        recorded: Mapping = {},     # name → (value, whether it has a mean)
+        rates: Mapping = {},        # column → learning rate
+        counts: bool = True,        # False: the batch only keeps the ranks in step
+    ) -> None:
+        "Add a batch"
+        row, of_pass, weights, prefix = {}, {'n': kept(n)}, {}, self.prefix
+        is_sum = self.is_sum or result.get('reduction') == 'sum'
+        if is_sum: weight = n
+        weight = kept(weight)
+        for name, loss in losses.items():
+            column, of = prefix + name, 'weight' if name == 'loss' else f'weight of {name}'
+            if is_sum: loss = loss/n if isinstance(n, Tensor) or n else math.nan       # an empty shard has no samples
+            row[column], of_pass[of], weights[column] = loss, weight, of
+            self.losses[column] = None
+        for name, (value, has_mean) in recorded.items():
+            row[name] = value
+            if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
+        if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
+        if not self.others.issuperset(result):
+            for name, value in self._numbers(result).items():
+                if prefix + name in row or name in row: self._leave_out(name)
+                else: row[prefix + name], of_pass[f'weight of {name}'] = value, weight
+                weights[prefix + name] = f'weight of {name}'
+        self.columns.add({**row, **rates}, of_pass, weights)
+
+    def _measure(self, result, of_pass, weights):
+        "Pass the result to the metrics, and add the values of functions"
+        if self.missing is not None or self.left_out: self._check_keys(result)
+        for m in self.metrics:
+            if m.name in self.left_out: continue
+            pred, targ = (map_tensors(Tensor.detach, o) if type(o) is not Tensor else o.detach() for o in m.inputs(result))
+            if m.is_object:
+                noting(m, self.objects[m.name].update, pred, targ)
+                continue
+            value, of = noting(m, m.f, pred, targ), 'n'
+            is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
+            entries = {m.name: value} if is_single else m.columns(value)
+            before = self.entries.setdefault(m.name, [*entries])
+            if [*entries] != before: raise ValueError(
+                f'metric `{m.name}` returned {", ".join(entries) or "nothing"}, but {", ".join(before)} before: '
+                'expected the same for each batch')
+            if m.n_counted is not None and type(targ) is Tensor:        # 'n' weights the loss
+                of = f'weight of {m.name}'
+                of_pass[of] = kept(m.n_counted(targ))
+            for name, o in entries.items():
+                column = self.prefix + name
+                if column in self.losses or column in of_pass: self._refuse_double(name, m)
+                of_pass[column], weights[column] = kept(o), of
+
+    def _refuse_double(self, name, metric):
+        raise ValueError(f'two columns are called `{name}`, the second one in metric `{metric.name}`: '
+                         'name one, Metric(f, name=...)')
+
+    def _check_keys(self, result):
+        "Leave out the metrics whose inputs only the other phase returns"
+        if self.missing is not None:
+            self.left_out, self.missing = self.left_out | self.missing(self.metrics, result), None
+        for m in self.metrics:
+            if m.name in self.left_out and m.pred in result and m.targ in result: raise KeyError(
+                f'metric `{m.name}` finds its inputs in this batch but did not in the first one: '
+                'return them for every batch, or for none')
+
+    def _numbers(self, result):
+        "Return the numbers that the step returned beside its loss; a key is judged at its first value"
+        res = {}
+        for name, value in result.items():
+            if value is None or name in self.others: continue
+            if name in self.returned and not is_number(value): warnings.warn(
+                f'the step returned a number as {name!r} before and now a {type(value).__name__}: '
+                f'the column of {name!r} ends here; return a 0-d float tensor for each batch, or none', stacklevel=2)
+            is_column = is_number(value) and isinstance(name, str) and name not in self.inputs()
+            if not is_column and not (name in self.returned and is_number(value)): self._leave_out(name)
+            else: self.returned[name], res[name] = None, kept(value) if isinstance(value, Tensor) else float(value)
+        return res
+
+    def _leave_out(self, name):
+        "Make no column of a key"
+        self.others.add(name)
+        self.returned.pop(name, None)
+
+    def check(self, name: str, rates: Iterable[str], has_mean: bool) -> None:
+        "Refuse to record a value under a name that another column has"
+        check_column(name, [*rates, *(['loss', *(m.name for m in self.metrics)] if has_mean else ())])
+
+    def weighted(self, world: World) -> dict[str, tuple[float, float]]:  # 'loss', metrics → (mean, weight)
+        "Compute the means of all ranks with their total weights; empty if there was no batch"
+        columns = self.columns
+        names = [*columns.weights]
+        if world.size > 1: names = [*dict.fromkeys(chain.from_iterable(world.all_gather(names)))]
+        totals = columns.totals(names)
+        if world.size > 1 and totals: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
+        means = {k.removeprefix(self.prefix): (total/w if w else math.nan, w) for k, (total, w) in zip(names, totals)}
+        last = {k: means.pop(k) for k in self.returned if k in means}
+        if not columns.n - columns.start: return {}
+        n = float(sum(columns.fetch('n', columns.start)))
+        for m in self.metrics:
+            if m.name not in self.objects or m.name in self.left_out: continue
+            for name, v in noting(m, lambda m=m: m.columns(self.objects[m.name].compute())).items():
+                if name in means: self._refuse_double(name, m)
+                means[name] = float(v), n
+        return {**means, **{k: v for k, v in last.items() if k not in means}}
+
+    def running(self, is_alone: bool = True) -> dict[str, float]:
+        "Compute the means so far of all but losses, on this rank, for a live display; large metric objects are left out"
+        names = [o for o in self.columns.weights if o not in self.losses]
+        found = zip(names, self.columns.totals(names))
+        res = {k.removeprefix(self.prefix): total/w for k, (total, w) in found if w}
+        for m in self.metrics if is_alone and self.columns.n > self.columns.start else ():
+            if m.name in self.objects and m.name not in self.left_out: res |= _computed(m, self.objects[m.name])
+        return res
+
+    def state_dict(self) -> dict[str, Any]:
+        "Return the state; the history holds the columns of training"
+        columns = self.columns.state_dict() if self.prefix == 'valid_' else None
+        return {'columns': columns, 'metrics': [m.name for m in self.metrics], 'left_out': sorted(self.left_out),
+                'returned': [*self.returned], 'losses': [*self.losses],
+                'objects': {k: object_state(o) for k, o in self.objects.items()}}
+
+    def load_state_dict(self, state: Mapping) -> None:
+        "Restore a state"
+        check_kinds(state, ACCUMULATOR_KINDS, 'the state of an accumulator')
+        mine, theirs = [m.name for m in self.metrics], state['metrics']
+        if mine != theirs or self.objects.keys() != state['objects'].keys():
+            raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
+        for k, o in self.objects.items(): load_object_state(o, state['objects'][k])
+        self.left_out, self.returned = set(state['left_out']), dict.fromkeys(state['returned'])
+        self.losses = dict.fromkeys(state['losses'])
+        if state['columns'] is not None: self.columns.load_state_dict(state['columns'])
+
+_SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
+
+def _computed(metric, o):
+    "Compute a copy of a metric object; nothing if it is large, or has too few samples as yet"
+    sizes = []
+    map_tensors(lambda t: sizes.append(t.nbytes), object_state(o))
+    if sum(sizes) > _SMALL: return {}
+    try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
+    except Exception: return {}
+
+def check_column(name: Any, taken: Iterable[str] = ()) -> None:
+    "Refuse to record a value under a name of a column that the loop makes"
+    if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
+    if name.startswith(('train_', 'valid_')): raise ValueError(
+        f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the columns that the loop makes. '
+        f'record({name[6:]!r}, value, mean=True) makes train_{name[6:]} and valid_{name[6:]}, as means over samples')
+    if name in taken or name in _RESERVED:
+        raise ValueError(f'`{name}` is the name of a column already: choose another one')
+
+def means_of_sets(found: Mapping[str, Mapping], returned: Iterable[str] = ()) -> dict[str, float]:
+    "Join the `weighted` means of validation sets: those over all sets, weighted by samples, then '<set>_loss', …"
+    of_sets = {f'{name}_{k}': mean for name, values in found.items() for k, (mean, _) in values.items()}
+    res = {}
+    for k in dict.fromkeys(chain.from_iterable(found.values())):
+        if k in returned and k in of_sets: continue
+        pairs = [values[k] for values in found.values() if k in values and values[k][1]]
+        res[k] = sum(v*w for v, w in pairs)/sum(w for _, w in pairs) if pairs else math.nan
+    if double := res.keys() & of_sets.keys(): raise ValueError(
+        f'two columns are called `{min(double)}`: rename a validation set or a metric')
+    return res | of_sets
