@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..base import check_kinds, common_device, map_tensors
 from .averages import (
-    CHUNK, Average, as_tensor, copied, detached, load_object_state, noting, object_state,
-    reset_copy, scalars, stack_scalars, stacked, weighted_sums)
+    CHUNK, Average, as_tensor, copied, detached, scalars, stack_scalars, stacked, weighted_sums)
+from .metrics import load_object_state, object_state, reset_copy
 from .steps import Returned, loss_weight
 from .world import World
 
@@ -28,7 +28,7 @@ class _Seen:
     def __init__(self, metrics: Sequence, device: Any):
         self.left_out: set[str] = set()
         self.averages = [Average(m) for m in metrics if not m.is_object]
-        self.objects = [(m, noting(m, reset_copy, m.f, device)) for m in metrics if m.is_object]
+        self.objects = [(m, m.call(reset_copy, m.f, device)) for m in metrics if m.is_object]
 
     def _leave_out(self, names):
         self.left_out = names
@@ -71,7 +71,7 @@ class Measures(_Seen):
         if self.missing is not None or self.left_out: self._check_keys(result)
         if not counts: return
         for o in self.averages: o.add(result, n)
-        for m, o in self.objects: noting(m, o.update, *map(detached, m.inputs(result)))
+        for m, o in self.objects: m.call(o.update, *map(detached, m.inputs(result)))
 
     def _check_keys(self, result):
         "Leave out the metrics whose inputs only the other phase returns"
@@ -288,7 +288,7 @@ class _Totals(_Packed):
         res, beside = _columns(_means(self.world, sums), self.returned.names)
         weight = res.pop('', (0., 0.))[1]
         for m, o in self.measures.objects:
-            values = noting(m, lambda: m.columns(o.compute()))
+            values = m.call(lambda: m.columns(o.compute()))
             for name, v in values.items(): _put(res, name, (float(v), weight), m)
         return res | {name: pair for name, pair in beside.items() if name not in res}
 
