@@ -7,7 +7,7 @@ from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, M
 from trainer_nb.loop import as_mode
 
 
-@pytest.mark.parametrize('name, values', [('F1', [.5, .7, .9, .8, .7]), ('MeanSquaredError', [.5, .3, .1, .2, .3])])
+@pytest.mark.parametrize('name, values', [('F1', [.5, .7, .9, .8, .7]), ('MSE', [.5, .3, .1, .2, .3])])
 def test_the_name_tells_which_values_are_better(name, values, tmp_path):
     stop = EarlyStopping(2, monitor=f'valid_{name}')
     keep = Checkpoint(tmp_path/'kept', keep=1, monitor=f'valid_{name}')
