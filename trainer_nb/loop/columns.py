@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds, map_tensors
-from .metrics import Metric, load_object_state, noting, object_state, reset_copy
+from .metrics import Metric, load_object_state, object_state, reset_copy
 from .steps import is_number, kept, stack_scalars
 from .world import World
 
@@ -191,7 +191,7 @@ class Accumulator:
         self.prefix = 'valid_' if columns is None else 'train_'
         self.columns = Columns() if columns is None else columns
         self.metrics, self.is_sum, self.missing, self.inputs = [*metrics], is_sum, missing, inputs
-        self.objects = {m.name: noting(m, reset_copy, m.f, device) for m in metrics if m.is_object}
+        self.objects = {m.name: m.call(reset_copy, m.f, device) for m in metrics if m.is_object}
         self.entries: dict[str, list[str]] = {}     # metric function → names of its values
         self.left_out: set[str] = set()             # metrics that have no inputs in this pass
         self.losses: dict[str, None] = {}           # columns of losses
@@ -234,9 +234,9 @@ class Accumulator:
             if m.name in self.left_out: continue
             pred, targ = (map_tensors(Tensor.detach, o) if type(o) is not Tensor else o.detach() for o in m.inputs(result))
             if m.is_object:
-                noting(m, self.objects[m.name].update, pred, targ)
+                m.call(self.objects[m.name].update, pred, targ)
                 continue
-            value, of = noting(m, m.f, pred, targ), 'n'
+            value, of = m.call(m.f, pred, targ), 'n'
             is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
             entries = {m.name: value} if is_single else m.columns(value)
             before = self.entries.setdefault(m.name, [*entries])
@@ -299,7 +299,7 @@ class Accumulator:
         n = float(sum(columns.fetch('n', columns.start)))
         for m in self.metrics:
             if m.name not in self.objects or m.name in self.left_out: continue
-            for name, v in noting(m, lambda m=m: m.columns(self.objects[m.name].compute())).items():
+            for name, v in m.call(lambda m=m: m.columns(self.objects[m.name].compute())).items():
                 if name in means: self._refuse_double(name, m)
                 means[name] = float(v), n
         return {**means, **{k: v for k, v in last.items() if k not in means}}

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..base import check_kinds, did_you_mean, with_comments
 from ..data import sets_of
-from .averages import stack_scalars
 from .hooks import is_custom
+from .steps import stack_scalars
 
 # %% ../../nbs/loop/03_metrics.ipynb #1f938cee
 def accuracy(
@@ -207,7 +207,7 @@ def check_monitored(who: str, monitor: str, learn: Any) -> None:
         f'{who} monitors {monitor!r}, but there is no valid_dl: pass one, or monitor="train_loss"')
     known = ['_'.join(o) for o in product(('train', 'valid'), _names(sets_of(learn.valid_dl), learn.metrics))]
     is_open = (any(map(is_custom, learn.hooks)) or any(m.f is not accuracy for m in learn.metrics)
-               or learn.loss_fn is None or any(map(learn.is_own, ('train_step', 'eval_step'))))
+               or learn.own_loss_fn is None or any(map(learn.is_own, ('train_step', 'eval_step'))))
     is_slip = monitor[6:].isalpha() and get_close_matches(monitor, known, cutoff=.95)      # other than f2 and f1
     if monitor in known or is_open and monitor.startswith(('train_', 'valid_')) and not is_slip: return
     raise ValueError(f'{who} monitors {monitor!r}: expected a column such as {", ".join(known)}.'
