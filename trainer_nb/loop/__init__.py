@@ -8,9 +8,7 @@ from .averages import stack_scalars
 from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
 )
-from .plot import Plot
-from .reading import flags_of
-from .history import HISTORY_KINDS, History
+from .history import HISTORY_KINDS, History, flags_of
 from .param_groups import ParamGroups, found_names, matching, named_parameters
 from .optim import (
     check_names, gradients, group_rates, load_optimizer, lr_names, owners, parameters,

@@ -13,8 +13,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from ..base import format_time, listed
-from ..draw import html_table, text_table
-from .plot import is_rate
+from ..draw import html_table, is_rate, text_table
 
 # %% ../../nbs/loop/28_epoch_table.ipynb #27678782
 def by_column(rows: Sequence[Mapping]) -> dict[str, list]:
