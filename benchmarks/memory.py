@@ -93,14 +93,14 @@ def million(n=1_000_000, n_epochs=4):
         def __iter__(self): return iter([torch.zeros(1)]*len(self))
     learn = Recorder(torch.nn.Linear(1, 1), Batches(), train_step=step, display=False)
     learn.fit(max_steps=10_000)
-    from trainer_nb.loop.history import Plot
-    plot, before, n_before = Plot(learn.history), None, len(learn.history)
-    plot.chart()
+    from trainer_nb.draw import Plot
+    plot, before, n_before = Plot(), None, len(learn.history)
+    plot.chart(learn.history.plot_data())
     gc.collect()
     before, start = rss()[0], perf_counter()
     for _ in range(n_epochs):
         learn.fit(1)
-        plot.chart()
+        plot.chart(learn.history.plot_data())
     took, after = perf_counter() - start, rss()[0]
     exact = float(losses.double()[torch.arange(n//n_epochs) % 997].mean())
     worst = max(abs(o - exact)/exact for o in learn.history.epochs['train_loss'][n_before:])

@@ -8,7 +8,7 @@ from common import batches, digest, make_learner, problem, record, same, weights
 from trainer_nb.loop.accumulate import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
-from trainer_nb.loop.plot import Plot
+from trainer_nb.draw import Plot
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.history import History
 
@@ -224,7 +224,7 @@ def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     "The panel of the losses has the whole loss alone; its parts are drawn beside it, like metrics"
     def step(batch, learn): return {**(res := two_losses(batch, learn)), 'loss_reg': 1000 + res['loss_reg']}
     h = fitted(step, {'a': batches(), 'b': batches()} if sets else batches(), n_epochs=3)
-    losses, _, *beside = Plot(h).chart().panels
+    losses, _, *beside = Plot().chart(h.plot_data()).panels
     assert losses.ylim[1] < 100 and not any('reg' in o.name or 'ce' in o.name for o in losses.lines)
     drawn = {line.name for panel in beside for line in panel.lines}
     assert {'loss_ce', 'loss_reg'} <= drawn or sets and 'not drawn' in ''.join(p.note or '' for p in beside)
@@ -232,7 +232,7 @@ def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
 def test_losses_of_a_step_that_yields_are_drawn_as_losses():
     h = History()
     h.add_steps(2, {'train_loss_d': [1., 2.], 'train_loss_g': [3., 4.]})
-    losses = Plot(h).chart().panels[0]
+    losses = Plot().chart(h.plot_data()).panels[0]
     assert {'train_loss_d', 'train_loss_g'} <= {o.name.split(',')[0] for o in losses.lines}
 
 class Total:

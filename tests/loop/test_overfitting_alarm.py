@@ -4,7 +4,7 @@ from collections import Counter
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from trainer_nb.loop.reading import best_epoch, overfit_since
+from trainer_nb.draw.plot import best_epoch
 from trainer_nb.all import EMA, LambdaHook, Learner, OneCycle, TensorLoader
 
 pytestmark = pytest.mark.soak
@@ -14,8 +14,8 @@ def alarms(model, data, loss_fn, *, valid=256, lr=3e-3, hooks=(), optim=torch.op
     train, rest = [o[:-valid] for o in data], [o[-valid:] for o in data]
     found = []
     def look(learn):
-        best = best_epoch(learn.history)
-        if best and (words := overfit_since(learn.history, best)): found.append(f'epoch {learn.state.epoch}: {words}')
+        _, said = best_epoch(learn.history.plot_data())
+        found.extend(f'epoch {learn.state.epoch}: {words}' for words in said[1:])
     learn = Learner(model, TensorLoader(*train, bs=32, shuffle=True), TensorLoader(*rest, bs=256), loss_fn=loss_fn,
                     optim=lambda ps: optim(ps, lr, weight_decay=wd), hooks=[*hooks, LambdaHook(after_epoch=look)],
                     display=False)

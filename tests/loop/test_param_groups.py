@@ -6,7 +6,7 @@ from torch import nn
 
 from common import make_learner, plain_loop, problem, same, weights
 from trainer_nb.all import OneCycle, ParamGroups, Unfreeze, set_seed
-from trainer_nb.loop import Plot
+from trainer_nb.draw import Plot
 
 
 class Net(nn.Module):
@@ -91,7 +91,7 @@ def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     assert found == pytest.approx(dict(lr_body=.1, lr_head=.2))
     head = learn.history.lines()[0]
     assert head[-3:-1] == ['lr_body', 'lr_head'] and 'lr_head' in learn.history.html()
-    assert [o.name for o in Plot(learn.history).chart().panels[1].lines] == ['lr_body', 'lr_head']
+    assert [o.name for o in Plot().chart(learn.history.plot_data()).panels[1].lines] == ['lr_body', 'lr_head']
     assert rates(.5, None, lambda p: torch.optim.SGD([dict(params=[o], lr=.1) for o in p]))[0]['lr_9'] == .5
     for wrong in {'head': .2}, {'head': .2, 'bodi': .1}, {'*.bias': .1, '*': .2}:
         with pytest.raises(ValueError, match='body|whole groups'): rates(wrong)

@@ -7,7 +7,7 @@ from common import batches, digest, make_learner, shuffled
 from trainer_nb.all import (
     EMA, SWA, Checkpoint, EarlyStopping, GradAccum, JSONLLogger, LambdaHook, Learner, OneCycle, compare
 )
-from trainer_nb.loop.history import Plot
+from trainer_nb.draw import Plot
 from trainer_nb.runs.lines import curves_of
 
 
@@ -44,19 +44,21 @@ def test_looks_follow_to_another_way(tmp_path):
     learn, _ = plain()
     learn.add_hook(Checkpoint(tmp_path/'a', every=1, keep=100))
     learn.fit(3)
-    look, plot = compare(learn), Plot(learn.history)
+    look, plot = compare(learn), Plot()
     look.update()
-    plot.update()
+    plot.chart(learn.history.plot_data(), log=False)
     learn.rewind(1)
     learn.opt.param_groups[0]['lr'] = .3
     learn.fit(4)
     look.update()
     new = compare(learn)
     assert curves_of(look, look.sources[0]) == curves_of(new, new.sources[0])
-    assert plot.update() == Plot(learn.history).update()
+    data = learn.history.plot_data()
+    drawn = plot.chart(data, log=False).svg()
+    assert drawn == Plot().chart(data, log=False).svg()
     n = learn.history.ends[0]
     assert learn.history.flags == [(n, f'rewound from batch {3*n}')]
-    assert learn.history.plot() and f'rewound from batch {3*n}' in Plot(learn.history).chart().svg()
+    assert learn.history.plot() and f'rewound from batch {3*n}' in drawn
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):
     "Though states of the first way are still there, and are longer"

@@ -9,12 +9,12 @@ from PIL import Image, ImageFont
 
 from trainer_nb.base import format_value
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, INK, SIZE, STYLES, Chart, Line, Panel, legend_rows, limits, smooth, ticks
+    ALARM, COLORS, GREY, INK, SIZE, Chart, Line, Panel, Plot, legend_rows, limits, smooth
 )
 from trainer_nb.draw.marks import _cut
-from trainer_nb.draw.panels import panel_ticks
-from trainer_nb.draw.tables import DARK
-from trainer_nb.loop.history import History, Plot
+from trainer_nb.draw.panels import panel_ticks, ticks
+from trainer_nb.draw.tables import DARK, STYLES
+from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
@@ -36,6 +36,8 @@ def history(losses, valids=(), name='loss', metrics=None, lr=None):
                              **valid, 'lr': .1, 'time_s': 0.})
         h.ends.append(end)
     return h
+
+def picture(h, first=0, n_metrics=0, log=None): return Plot(first, n_metrics).chart(h.plot_data(), log=log)
 
 def absolute(d):
     "Write the lines of an SVG path from place to place, not each from the place before"
@@ -97,7 +99,7 @@ def test_each_validation_point_and_epoch_mean_is_where_its_value_is(kind, seed):
     valids = [r.choice([1, 1, 20])*KINDS[kind](r, 400 + i) + (3 + .04*i)*(kind != 'tiny')
               for i in range(min(epochs, n))]
     h = history(losses, valids)
-    drawn = Drawn(Plot(h).chart().svg())
+    drawn = Drawn(picture(h).svg())
     frame = left, top, right, bottom = drawn.frames()[0]
     dots = drawn.dots(COLORS[1])
     assert len(dots) == len(valids)
@@ -114,16 +116,16 @@ def test_a_single_batch_that_is_cut_off_has_an_arrow_with_its_value():
     losses = [math.exp(-i/300) + .1 for i in range(2000)]
     losses[1234] = 512.
     h = history(losses, [.3])
-    plot = Plot(h).chart()
+    plot = picture(h)
     assert '▲ 512' in Drawn(plot.svg()).texts()
     assert '▲ 512' in {o.get_text() for o in plot.figure().texts}
-    assert not [o for o in Drawn(Plot(history(losses[:1200], [.3])).chart().svg()).texts() if o[0] in '▲▼']
+    assert not [o for o in Drawn(picture(history(losses[:1200], [.3])).svg()).texts() if o[0] in '▲▼']
 
 def test_of_thousands_of_validation_points_none_that_stands_out_is_lost():
     valids = [1.]*2000
     valids[777] = 9.
     h = history([1.]*4000, valids)
-    ys = next(o for o in Plot(h).chart().panels[0].lines if o.name == 'valid_loss').ys
+    ys = next(o for o in picture(h).panels[0].lines if o.name == 'valid_loss').ys
     assert max(ys) == 9. and len(ys) <= 400
 
 
@@ -226,21 +228,21 @@ def test_the_mean_of_the_bold_curve_over_each_epoch_is_that_of_the_epoch(seeds):
     for seed in seeds:
         losses, ends = random_history(random.Random(seed))
         h = recorded(losses, ends)
-        check_epochs(Plot(h).chart(), h, losses)
+        check_epochs(picture(h), h, losses)
         check_epochs(Comparison([HistorySource('', h)], x='batch').chart(), h, losses)
 
 def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed=0):
     r = random.Random(seed)
     losses, ends = random_history(r)
     whole, h = recorded(losses, ends), History()
-    plot, source = Plot(h), HistorySource('', h)
+    plot, source = Plot(), HistorySource('', h)
     cuts = {*ends, len(losses), *(r.randrange(len(losses)) for _ in range(40))}
     for start, end in zip([0, *sorted(cuts)], sorted(cuts)):
         h.add_steps(end - start, {'train_loss': losses[start:end]})
-        if r.random() < .1: plot.update()
+        if r.random() < .1: plot.chart(h.plot_data(), log=False)
         if end in ends: h.add_epoch(whole.epoch_rows[len(h)])
         if r.random() < .1: source.update()
-    assert plot.chart().svg() == Plot(whole).chart().svg()
+    assert plot.chart(h.plot_data()).svg() == picture(whole).svg()
     seen, there = (Comparison([o], x='batch').chart().svg() for o in (source, HistorySource('', whole)))
     assert seen == there
 
@@ -248,7 +250,7 @@ def test_the_stored_picture_shows_the_means_of_steep_epochs():
     "Twelve epochs, each a third of the one before; a column of pixels in the middle of each"
     losses = [3.**-(i//40) for i in range(480)]
     h = recorded(losses, range(40, 481, 40))
-    chart = Plot(h).chart()
+    chart = picture(h)
     image, panel = Image.open(io.BytesIO(chart.png()[0])).convert('RGB'), chart.panels[0]
     assert panel.ylog
     low, high = map(math.log10, panel.ylim)
@@ -281,7 +283,7 @@ def seen_by_deuteranopes(color):
 def test_words_are_readable_in_both_themes():
     "A kept picture has a ground of its own; live words have the colour of the page's text"
     h = history([1.]*50, [.5, .6], metrics={'valid_accuracy': [.5, .6], 'train_accuracy': [.4, .5]})
-    chart = Plot(h).chart()
+    chart = picture(h)
     assert contrast(INK, '#FFFFFF') >= 4.5
     image = Image.open(io.BytesIO(chart.png()[0]))
     assert image.convert('RGB').getpixel((0, 0)) == (255, 255, 255)
@@ -301,7 +303,7 @@ def test_words_are_readable_in_both_themes():
     ['accuracy', 'f1', 'a_metric_with_a_very_long_name_of_its_own'], [f'metric_{i}' for i in range(12)]])
 def test_legends_wrap_and_what_is_left_out_is_named(names):
     metrics = {f'{side}_{name}': [.1, .2, .3] for name in names for side in ('train', 'valid')}
-    chart = Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart()
+    chart = picture(history([1.]*60, [1., .9, .8], metrics=metrics))
     svg = chart.svg()
     drawn = Drawn(svg)
     legend = {o[2]: o for o in drawn.words if o[3] == 'start'}
@@ -320,7 +322,7 @@ def test_metrics_of_another_scale_have_a_panel_of_their_own():
     h = history([1.]*60, [1., .9, .8],
                 metrics={'valid_accuracy': [.8, .9, .95], 'valid_f1': [.7, .8, .9],
                          'valid_perplexity': [300., 200., 150.]})
-    panels = [[o.name for o in p.lines if o.name] for p in Plot(h).chart().panels[2:]]
+    panels = [[o.name for o in p.lines if o.name] for p in picture(h).panels[2:]]
     assert panels == [['accuracy', 'f1'], ['perplexity']]
 
 @pytest.mark.parametrize('n', [4, 5, 7, 12])
@@ -329,7 +331,7 @@ def test_each_of_many_metrics_has_a_panel(n):
     names = [f'm{k}' for k in range(n)]
     values = {f'valid_{o}': [10.**k, 3*10.**k, 2*10.**k] for k, o in enumerate(names)}
     h = history([1.]*60, [1., .8, .9], metrics=values)
-    chart, before = Plot(h, 0, n).chart(), Plot(history([1.]*5), 0, n).chart()
+    chart, before = picture(h, 0, n), picture(history([1.]*5), 0, n)
     sizes = [[(p.left, p.top, p.width, p.height) for p in o.panels[2:]] for o in (before, chart)]
     assert sizes[0] == sizes[1] and before.height == chart.height and len(sizes[0]) == n
     assert not any(a[:2] == b[:2] for i, a in enumerate(sizes[0]) for b in sizes[0][:i])
@@ -346,7 +348,7 @@ def test_curves_beyond_the_eighth_have_dashes():
     "No two are drawn alike, in SVG, and in matplotlib"
     assert len({*STYLES}) == len(STYLES) == 4*len(COLORS)
     h = history([1.]*60, [1., .9], metrics={f'valid_city_{k}_loss': [.1*k, .1*k + .01] for k in range(11)})
-    chart = Plot(h).chart()
+    chart = picture(h)
     valid = [o for o in chart.panels[0].lines if o.name.startswith('valid')]
     assert len(valid) == 12 and len({(o.color, o.dash) for o in valid} - {(COLORS[0], '')}) == 12
     p = Panel(0, 0, 400, 40, [Line([0, 400], [.5, .5], COLORS[0], dash='7 4', width=2.)], (0, 400), (0, 1), None,
@@ -356,7 +358,7 @@ def test_curves_beyond_the_eighth_have_dashes():
 
 def test_marks_are_whole():
     h = history([1. + i % 2 for i in range(100)], [.5, 3.], metrics={'valid_accuracy': [0., 1.]})
-    drawn = Drawn(Plot(h).chart().svg())
+    drawn = Drawn(picture(h).svg())
     inside = [any(left + 3 <= x <= right - 3 and top + 3 <= y <= bottom - 3
                   for left, top, right, bottom in drawn.frames()) for c in COLORS for x, y in drawn.dots(c)]
     assert len(inside) == 4 and all(inside)
@@ -374,7 +376,7 @@ def test_notes_stay_inside_their_panel():
     "Names of metrics that are not drawn ran into the losses"
     metrics = {f'{side}_city_{k}_accuracy': [.1, .2, .3] for k in range(14) for side in ('train', 'valid')}
     metrics |= {f'valid_city_{k}_loss': [.1, .2, .3] for k in range(14)}
-    panels = [o for o in Plot(history([1.]*60, [1., .9, .8], metrics=metrics)).chart().panels if o.note]
+    panels = [o for o in picture(history([1.]*60, [1., .9, .8], metrics=metrics)).panels if o.note]
     font = ImageFont.truetype(FONT, SIZE)
     assert len(panels) == 2
     for o in panels:
@@ -414,9 +416,9 @@ def test_one_huge_value_does_not_change_the_curve_elsewhere():
 def test_a_run_that_explodes_can_be_drawn(huge):
     losses = [1.]*40
     losses[5] = losses[30] = huge
-    plot = Plot(history(losses, [1., huge]))
-    plot.chart().png()
-    assert not re.search('inf|nan', plot.chart().svg().replace('nan from', ''))
+    chart = picture(history(losses, [1., huge]))
+    chart.png()
+    assert not re.search('inf|nan', chart.svg().replace('nan from', ''))
     history(losses).plot()
     low, high = limits([1e300, 1., 1.], (), True)
     assert 0 < low < 1 < 1e299 < high < math.inf and len(ticks(low, high, is_log=True)) > 1
@@ -444,7 +446,7 @@ def test_numbers_at_the_axes_differ_and_do_not_overlap():
 def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     h = history([1.]*4, [.5], metrics={'train_accuracy': [.2], 'valid_accuracy': [.9]})
     h.valid_rows[0]['valid_accuracy'] = math.nan
-    chart = Plot(h).chart()
+    chart = picture(h)
     panel = chart.panels[2]
     (x, y), = panel.place([2.5], [.2])
     color = next(o.color for o in panel.lines if o.ys == [.2])
@@ -454,7 +456,7 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     assert [o for o in h.plot().axes[2].lines if list(o.get_ydata()) == [.2] and o.get_marker() == 'o']
     rates = History()
     rates.add_steps(9, {'train_loss': [1.]*9, **{f'lr_{k}': [10.**-k]*9 for k in range(8)}})
-    panel = Plot(rates).chart().panels[1]
+    panel = picture(rates).panels[1]
     assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']
 
 # The best epoch
@@ -477,7 +479,7 @@ def lit(image, color, box, far=30):
 
 def test_the_best_epoch_is_where_its_value_is():
     "A ring around the point, a line through all panels, both at batch 60 and a loss of 0.7: pixels map back to them"
-    chart = Plot(h := overfit()).chart()
+    chart = picture(h := overfit())
     losses, rates, metrics = chart.panels
     image = Image.open(io.BytesIO(chart.png()[0])).convert('RGB')
     def batch(p, x): return p.xlim[0] + (x - p.left)/p.width*(p.xlim[1] - p.xlim[0])
@@ -499,14 +501,14 @@ def test_the_best_epoch_is_where_its_value_is():
 def test_a_monitored_metric_has_the_ring():
     h = overfit()
     h.monitor = 'valid_accuracy', 'max'
-    losses, _, metrics = Plot(h).chart().panels
+    losses, _, metrics = picture(h).panels
     assert [o[:2] for o in metrics.rings] == [(60, 1 - .7/2)] and not losses.rings and losses.shade is None
     assert losses.flags == [(60, ['best valid_accuracy 0.65 · epoch 2'])]
     h.kept = 4      # weights were restored, of another epoch
-    assert Plot(h).chart().panels[0].flags[0][0] == 100
+    assert picture(h).panels[0].flags[0][0] == 100
 
 def test_epochs_have_their_numbers_below_their_last_batches():
-    chart = Plot(overfit()).chart()
+    chart = picture(overfit())
     rates = chart.panels[1]
     drawn = [o for o in Drawn(chart.svg()).words if o[1] > rates.bottom + 25 and o[0] < 600]
     assert [o[2] for o in drawn] == ['epoch', *'0123456']
@@ -514,7 +516,7 @@ def test_epochs_have_their_numbers_below_their_last_batches():
 
 def test_what_the_pointer_shows_are_the_recorded_values():
     h = overfit()
-    panel = Plot(h).chart().panels[0]
+    panel = picture(h).panels[0]
     values = h.steps['train_loss']
     for x, text in panel.hover:
         epoch, batch = map(int, re.match(r'epoch (\d+), batch (\d+) ·', text).groups())
@@ -532,10 +534,10 @@ def test_what_the_pointer_shows_are_the_recorded_values():
 def test_log_is_what_was_asked_for():
     "The same values on the other axis; where a loss is not above 0, an error says so, and there is no switch"
     h = overfit()
-    assert not Plot(h).chart().panels[0].ylog and Plot(h).chart(log=True).panels[0].note == 'logarithmic'
+    assert not picture(h).panels[0].ylog and picture(h, log=True).panels[0].note == 'logarithmic'
     ax = h.plot(log=True).axes[0]
     assert ax.get_yscale() == 'log' and h.plot(log=False).axes[0].get_yscale() == 'linear'
-    chart = Plot(h).final()
+    chart = Plot().final(h.plot_data())
     assert chart.switch == 'logarithmic' and chart.other.panels[0].ylog
     assert [x for x, _ in chart.panels[0].hover] == [x for x, _ in chart.other.panels[0].hover]
     p = chart.other.panels[0]
@@ -547,17 +549,18 @@ def test_log_is_what_was_asked_for():
     h.add_steps(1, {'train_loss': [-.5], 'lr': [.1]})
     with pytest.raises(ValueError, match=r'log=True needs losses above 0, and the lowest is -0.5: .*log=False'):
         h.plot(log=True)
-    assert Plot(h).final().other is None
+    assert Plot().final(h.plot_data()).other is None
 
 def test_an_axis_that_changes_in_mid_run_says_since_when():
     h = History()
     h.add_steps(50, {'train_loss': [1.]*50})
-    plot = Plot(h)
-    assert plot.chart(100).panels[0].note == ''
+    plot = Plot()
+    def note(end): return plot.chart(h.plot_data(), end).panels[0].note
+    assert note(100) == ''
     h.add_steps(2, {'train_loss': [1e3, 1.]})
-    plot.chart(log=True)        # of no account
+    plot.chart(h.plot_data(), log=True)     # of no account
     for loss in 500., .01, .01:
         h.add_valid({'epoch': 0, 'valid_loss': loss})
         h.add_steps(100, {'train_loss': [.01]*100})
-    notes = plot.chart(1000).panels[0].note, plot.chart(1000).panels[0].note, Plot(h).chart().panels[0].note
+    notes = note(1000), note(1000), picture(h).panels[0].note
     assert notes == ('logarithmic since batch 352', 'logarithmic since batch 352', 'logarithmic')

@@ -1,13 +1,14 @@
 """Charts, tables and pictures of values, and the cells that show them. These names are for other wings"""
 from .tables import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, STYLES, Rich, blank_figure, html_img, html_table, new_figure,
+    ALARM, COLORS, GREY, INK, RAW, SIZE, Rich, blank_figure, html_img, html_table, new_figure,
     text_table
 )
 from .cells import (
     attended_kernel, cell_thread, close_widgets, current_cell, marimo_outputs, marimo_view, reaches, running_shell,
     show_bundle, widget_view
 )
-from .panels import LEADING, Line, Panel, labels, legend_rows, limits, needs_log, ticks
+from .panels import LEADING, Line, Panel, legend_rows, limits, needs_log
 from .smoothing import Envelope, smooth
 from .marks import evenly
-from .charts import Chart, beside
+from .charts import Chart
+from .plot import Plot, PlotData, is_rate

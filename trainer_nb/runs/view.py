@@ -15,8 +15,8 @@ from time import monotonic, thread_time
 from typing import Any
 
 from ..base import format_time, printable
-from ..draw import attended_kernel, cell_thread, current_cell, widget_view
-from ..loop import History, Plot
+from ..draw import Plot, attended_kernel, cell_thread, current_cell, widget_view
+from ..loop import History
 from ..show import STATES, Area, Budget, ButtonRow, front_end, html_stale
 from .folder import Request, RunFolder, Status, ask, count_of, read_status
 from .fork import branch_of
@@ -163,7 +163,7 @@ class _Contents:
     "What a view shows of a run: a line, a table and a chart"
     def __init__(self, folder, tail):
         info = folder.read('run.json')
-        self.tail, self.plot, self.branch = tail, None, branch_of(folder)
+        self.tail, self.plot, self.drawn, self.branch = tail, None, None, branch_of(folder)
         self.name = printable(str(info.get('name', folder.path.name)))
         counts = (count_of(info, k) for k in ('first_row', 'first_batch', 'n_metrics'))
         self.first_row, self.first_batch, self.n_metrics = counts
@@ -191,9 +191,8 @@ class _Contents:
         h, end = self.tail.history, count_of(status.data or {}, 'end')
         table = h.html(self.first_row) if len(h) > self.first_row else ''
         if h.n_steps <= self.first_batch: return table, None
-        if self.plot is None or self.plot.history is not h:
-            self.plot = Plot(h, self.first_batch, self.n_metrics)
-        return table, self.plot.chart(0 if status.is_over else end)
+        if self.drawn is not h: self.plot, self.drawn = Plot(self.first_batch, self.n_metrics), h
+        return table, self.plot.chart(h.plot_data(), 0 if status.is_over else end)
 
 # %% ../../nbs/runs/05_view.ipynb #81cd11e3
 _BUTTONS = {     # label → (tooltip, request, argument)

@@ -14,7 +14,8 @@ from typing import Any
 
 from ..base import printable
 from ..data import length
-from ..loop import Learner, Plot, rank
+from ..draw import Plot
+from ..loop import Learner, rank
 from .output import Area, Pace, front_end, html_news, put_line, terminal_width, text_bar
 
 # %% ../../nbs/show/08_screens.ipynb #7d44ec8f
@@ -147,14 +148,14 @@ class Region(Screen):
     "Status line, live plot and table of epochs in a cell's output; the line changes most often"
     every, plot_s, plotted_at = None, 1., -math.inf     # `plotted_at`: clock of the latest plot
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
-        h, self.first, self.end = learn.history, learn.bounds['row'], end
+        self.first, self.end = learn.bounds['row'], end
         self.area, self.progress = Area(), Pace()
-        self.plot = Plot(h, learn.bounds['batch'], len(learn.metrics)) if plot else None
+        self.plot = Plot(learn.bounds['batch'], len(learn.metrics)) if plot else None
 
     def draw(self, learn: Learner, status: str, progress: Any) -> None:
         now, chart, is_paused = perf_counter(), None, progress.is_paused
         if self.plot and (is_paused or now >= self.plotted_at + self.plot_s):
-            self.plotted_at, chart = now, self.plot.chart(self.end)
+            self.plotted_at, chart = now, self.plot.chart(learn.history.plot_data(), self.end)
         body = _news(learn, is_paused) + _body(learn, self.first)
         reason, state, self.progress = 'the kernel is busy, or gone', 'running', progress
         if is_paused: reason, state = 'it is paused, or the kernel is gone', 'paused'
@@ -163,7 +164,8 @@ class Region(Screen):
     def close(self, learn: Learner, status: str, state: str) -> None:
         "Leave output that needs no kernel: a picture and a table"
         h, chart, rows = learn.history, None, len(learn.history) - self.first
-        if self.plot and h.n_steps > self.plot.first: chart = self.plot.final()     # else it is empty
+        if self.plot and h.n_steps > self.plot.first:   # else it is empty
+            chart = self.plot.final(h.plot_data())
         text, body = h.text(self.first) if rows > 0 else '', _body(learn, self.first)
         if rows > 40:
             every = f'<pre style="overflow-x:auto">{escape(h.text(self.first, 1000))}</pre>'
