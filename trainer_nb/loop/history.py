@@ -188,7 +188,8 @@ class History:
         rows = [self.epoch_rows[i] for i in picked if isinstance(i, int)]
         head, *cells = [[*o] for o in zip(*_cells(rows, first_s, self.returned, width).values())] or [[]]
         rest = iter(cells)
-        return [head, *([i] if isinstance(i, str) else next(rest) for i in picked)], best and picked.index(best)
+        lines = [head, *([i] if isinstance(i, str) else next(rest) for i in picked)]
+        return lines, None if best is None else picked.index(best)
 
     def lines(self,
         first: int = 0,             # first row to show
@@ -227,10 +228,41 @@ class History:
             f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
             'epoch, learn.history.steps those by training batch')
 
-    def _repr_html_(self):
-        picture = self.drawn().html(is_image=True) if self.n_steps else ''
-        return f'<div>{escape(self.latest.status)}</div>{picture}{self.html()}'
+    def _page(self, status):
+        "Return HTML of a line, the plot and the table"
+        picture = Plot().final(self.plot_data()).html(is_image=True) if self.n_steps else ''
+        return f'<div>{escape(status)}</div>{picture}{self.html()}'
+
+    def _repr_html_(self): return self._page(self.latest.status)
 
     def show(self, status: str = '') -> None:
         "Display the plot and the table in the running cell, and a line above them"
-        raise NotImplementedError
+        if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
+        from IPython.display import display
+        def show(html, text): display({'text/html': html, 'text/plain': text}, raw=True)
+        if status: show(f'<div>{escape(status)}</div>', status)
+        if self.n_steps: display(Plot().final(self.plot_data()))
+        show(self.html(), self.text())
+
+    def _ipython_display_(self):
+        at, self.latest.shown_in = self.latest.shown_in, None
+        if at is None or at != current_cell(): self.show(self.latest.status)
+
+    def _display_(self): return marimo_view(self, self.latest.shown_in)
+
+    def plot_data(self) -> PlotData:
+        "Return what a picture shows of it; it shares the rows, which may grow"
+        return PlotData(self.n_steps, lambda start: self.fetch(start=start), self.columns.n_revised, self.epoch_rows,
+                        self.ends, self.valid_rows, flags_of(self), self.best, self.latest.monitor[0],
+                        self.bad_from, self.recent)
+
+    def plot(self,
+        log: bool | None = None,    # logarithmic axis of the losses; None: where a linear one flattens most
+    ) -> Any:                       # matplotlib `Figure`, independent of pyplot
+        "Draw losses, metrics and learning rates by training batch"
+        return Plot().chart(self.plot_data(), log=log).figure()
+
+def flags_of(history: History) -> list[tuple[int, str]]:
+    "Return what happened, as (batches so far, text), with the batches that `SpikeGuard` skipped"
+    skipped = [o for o in history.spikes if o['action'] == 'skip']
+    return [*history.flags, *((o['batch'], f'skipped a batch, {o["why"]} {o[o["why"]]:.4g}') for o in skipped)]
