@@ -163,7 +163,7 @@ class Activations(MainProcessHook):
         return {**dict(zip(_FORMATS, rows[..., :3].unbind(-1))), 'bins': rows[..., 3:]}
 
     def before_fit(self, learn: Learner) -> None:
-        self._modules = _find_layers(learn.fitting.model, self.patterns)
+        self._modules = _find_layers(learn.own_model, self.patterns)
         if [*self._modules] != [name for name, _ in self.layers]:       # another model
             self._begin([[name, type(m).__name__] for name, m in self._modules.items()])
         self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base import can_replace_calls, compile_options, own_call, replace_call
 from ..loop import Hook, Learner, called_modules, parameters
@@ -143,7 +143,7 @@ class Compile(Hook):
 
     def after_fit(self, learn: Learner) -> None: self._model.unwrap()
 
-    def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
+    def do_step(self, learn: Learner, nxt: Callable) -> None:
         if self._functions.has_graphs and learn.phase.generator is None:
             torch.compiler.cudagraph_mark_step_begin()
         nxt()

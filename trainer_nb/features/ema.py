@@ -55,7 +55,7 @@ class _Copies(Hook):
         self._state = {}                # a state that waits for its model
 
     def _copy(self, learn, name):
-        res = deepcopy(getattr(learn, name)).requires_grad_(False).eval()
+        res = deepcopy(getattr(learn, 'own_' + name)).requires_grad_(False).eval()
         if self._state.get(name) is not None: _load(res, self._state, name)
         return res
 
@@ -101,11 +101,11 @@ class _Average(_Copies):
 
     def average_of(self, learn: Learner) -> nn.Module | None:  # in eval mode; None before a fit
         "Return the average that validation and `predict` use; raises ValueError for another model"
-        if self._owner is not None: _refuse_other(self.name, self._owner(), learn.model)
+        if self._owner is not None: _refuse_other(self.name, self._owner(), learn.own_model)
         if self.model is None and self._state.get('model') is not None:     # it was loaded
             self.model = self._copy(learn, 'model')
             if self._state['loss_fn'] is not None: self.loss_fn = self._copy(learn, 'loss_fn')
-            self._state, self._owner = {}, ref(learn.model)
+            self._state, self._owner = {}, ref(learn.own_model)
         return self.model
 
     def before_fit(self, learn: Learner) -> None:
@@ -115,9 +115,9 @@ class _Average(_Copies):
         if self.model is None or not self.n and not is_resumed:
             self.model, self.loss_fn = self._copy(learn, 'model'), None
         if self.loss_fn is None and trains_loss(learn): self.loss_fn = self._copy(learn, 'loss_fn')
-        self._owner = ref(learn.model)
+        self._owner = ref(learn.own_model)
         ours = [o for o in (self.model, self.loss_fn) if o is not None]
-        self._pairs = _pairs(self, ours, [learn.model, learn.loss_fn][:len(ours)])
+        self._pairs = _pairs(self, ours, [learn.own_model, learn.own_loss_fn][:len(ours)])
 
     def after_fit(self, learn: Learner) -> None: self._pairs = None
 
@@ -157,11 +157,13 @@ class EMA(_Average):
             if our_rest: each_('copy', our_rest, their_rest)
         self.n += counts
 
-    def do_step(self, learn: Learner, nxt: Callable, model: nn.Module, loss_fn: Callable) -> None:
-        if learn.training: return nxt()
+    def model_for(self, learn: Learner, model: nn.Module) -> nn.Module:
+        if learn.training: return model
         if self._pairs is None: self.average_of(learn)      # outside a fit
-        if self.model is None: return nxt()
-        nxt(self.model, loss_fn if self.loss_fn is None else self.loss_fn)
+        return model if self.model is None else self.model
+
+    def loss_for(self, learn: Learner, loss_fn: Callable) -> Callable:
+        return loss_fn if learn.training or self.loss_fn is None else self.loss_fn
 
 # %% ../../nbs/features/03_ema.ipynb #5df13036
 class SWA(EMA):

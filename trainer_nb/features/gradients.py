@@ -120,7 +120,7 @@ class _Stepping(_Weighing):
         "Step the optimizers that still have accumulated gradients at the end of an epoch"
         if not (learn.training and self.windows and learn.is_last_batch): return
         self._loss = None
-        for name in [o for o in learn.opts if o in self.windows]: learn.phase.step_opt(learn, name)
+        learn.phase.step(learn, [o for o in learn.opts if o in self.windows])
 
 # %% ../../nbs/features/01_gradients.ipynb #ffd5ee65
 class GradAccum(_Stepping):
@@ -225,7 +225,6 @@ class GradClip(_Bounded):
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if (norm := self._clip(learn)) is not None: self.norms[learn.opt_name] = norm
-        if learn.closes: learn.phase.on_gradients.append(self._clip)
         return nxt()
 
     def _clip(self, learn):

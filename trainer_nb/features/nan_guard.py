@@ -86,7 +86,7 @@ class _Watch(Hook):
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
         phase, name = learn.phase, 'the loss'
-        if phase.loss_params is not None: name += f' of {phase.opt_names[0]!r}'
+        if phase.generator is not None: name += f' of {phase.opt_names[0]!r}'
         self.losses.append((_where(learn), name, learn.loss.detach().reshape(())))
 
     def after_cancel(self, learn: Learner) -> None:

@@ -234,8 +234,7 @@ class Schedule(Scheduler):
             if 'betas' in g: g['betas'] = value, *g['betas'][1:]
             elif g.get('momentum'): g['momentum'] = value
             else: continue
-            now = learn if learn.training else learn.fitting.train.sums   # resumed, not training
-            now.record('momentum' + column.removeprefix('lr'), value)
+            learn.record('momentum' + column.removeprefix('lr'), value)
 
 # %% ../../nbs/features/06_schedule.ipynb #e3b6e03d
 class OneCycle(Schedule):

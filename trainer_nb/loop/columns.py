@@ -128,6 +128,7 @@ class Columns:
     def replace(self, name: str, start: int, values: Iterable[float]) -> None:
         "Replace the values of a column from batch `start` on"
         self.values[name] = self.fetch(name, 0, start)[:start] + array('d', values)
+        self.n_revised += 1
 
     def totals(self, names: Iterable[str]) -> list[list[float]]:
         "Return [Σ weight·value, Σ weight] of columns over the open pass"
@@ -155,7 +156,6 @@ class Columns:
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
-            self.n_revised += 1
 
     def state_dict(self) -> dict[str, Any]:
         "Return all values, as tensors"

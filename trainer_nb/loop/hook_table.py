@@ -8,16 +8,12 @@ __all__ = ['HookRow', 'HookOrderError', 'as_markdown', 'HookTable', 'as_hooks', 
 # %% ../../nbs/loop/02_hook_table.ipynb #9302863a
 import re
 from collections import Counter, namedtuple
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 from textwrap import wrap
-from typing import Any
 
-from ..base import printable, with_comments
+from ..base import printable
 from ..draw import COLORS
 from .hooks import LIFECYCLE, STEPS, Calls, Hook, predecessors
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..base import (
-    backward, check_seed, default_device, did_you_mean, folded, opt_step, rng_state, set_rng_state, set_seed, to_device,
+    backward, check_seed, default_device, folded, opt_step, rng_state, set_rng_state, set_seed, to_device,
     with_comments
 )
 from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
@@ -25,7 +25,7 @@ from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
 from .metrics import as_metrics, check_sets
 from .mistakes import check_model, float_dtype, is_data, is_samples, missing_name, refuse_fit, refuse_others
 from .optim import (
-    check_optimizers, lr_names, make_optimizers, needs_closure, parameters, trained, trained_parameters
+    check_optimizers, load_optimizer, lr_names, make_optimizers, needs_closure, parameters, trained, trained_parameters
 )
 from .plan import Plan, StepState, as_rate, fit_rates
 from .predict import Joined, about_step, as_inputs, prepared, sizes_of
@@ -499,6 +499,13 @@ class Learner:
         if tell and isinstance(data, tuple) and getattr(dl, 'dtype', None): print(
             f'float64 arrays are cast to {str(dl.dtype).removeprefix("torch.")}, the dtype of the model')
         return dl
+
+    def move(self, device: torch.device) -> None:
+        "Move model, loss function and the states of optimizers to a device"
+        self.device = device
+        for o in trained(self): o.to(device)
+        for opt in self._opts.values():
+            if opt.state: load_optimizer(opt, opt.state_dict())     # puts each state beside its parameter
 
     @property
     def parts(self) -> tuple:

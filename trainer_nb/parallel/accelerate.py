@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..base import batch_size, has_accelerator, map_tensors, needed, set_seed, to_device
 from ..data import end_workers, rng_states, set_rng_states
 from trainer_nb.loop import (
-    Hook, Learner, World, load_rank_state, loss_weight, move, parameters, rank_state, trained,
+    Hook, Learner, World, loss_weight, parameters, trained,
     trains_loss, without_hooks
 )
 from .sharding import bounds, cut_batch, shard
@@ -73,7 +73,7 @@ class _LossWeight:
         "Take the weight of the loss just computed, and sum it over the ranks"
         n, world = loss_weight(learn.result), learn.world
         if n is None:
-            self.n, world.weight = world.n, world.total
+            self.n, world.weight = learn.phase.n, learn.phase.total
             return
         device = learn.device
         n = to_device(n, device) if isinstance(n, Tensor) else torch.full((), n, device=device)
@@ -82,12 +82,6 @@ class _LossWeight:
         dist.all_reduce(world.weight)
 
     def factor(self, world: World) -> Any: return self.n*world.size/_or_one(world.weight)
-
-    def average(self, learn: Learner, loss: Tensor) -> Tensor:
-        "Return the loss of the whole batch, for optimizers that compare losses: ranks must agree"
-        loss = loss.detach()*self.factor(learn.world)
-        dist.all_reduce(loss)
-        return loss.div_(learn.world.size)
 
 def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1  # to divide by
 
@@ -132,7 +126,7 @@ class _Averages:
 
     def wrapped(self, model: nn.Module) -> nn.Module:
         "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
-        self.is_averaged, n = True, sum(p.requires_grad for p in model.parameters())
+        n = sum(p.requires_grad for p in model.parameters())
         is_known = self.ddp is not None and n == self.n_wrapped and self.ddp.module is model
         if is_known: return self.ddp
         device = self.world.device
@@ -143,6 +137,11 @@ class _Averages:
         self.ddp = DistributedDataParallel(model, device_ids=device_ids, **options)
         self.n_wrapped = n
         return self.ddp
+
+    def begin(self, model: nn.Module) -> None:
+        "Note whether torch's wrapper will average the gradients of this step: it knows all trainable parameters"
+        n = sum(p.requires_grad for p in model.parameters()) if self.may_wrap else 0
+        self.is_averaged = self.may_wrap and n == self.n_wrapped
 
     def average(self, learn: Learner) -> None:
         "Average the gradients of this step, unless torch's wrapper or the sharding did"
@@ -166,7 +165,7 @@ def _losses(learn, modules, batch, precision, seed):
         twin.phase.clear()
         twin.batch = map_tensors(Tensor.clone, batch)       # a step may write to it
         twin.do_step()
-        while twin.phase.loss_params is not None:           # yielded
+        while twin.phase.generator is not None:           # yielded
             res.append((twin.loss.item(), None))
             twin.do_step()
         if twin.loss is not None: res.append((twin.loss.item(), loss_weight(twin.result)))
@@ -220,8 +219,6 @@ def _shard_loaders(learn, world):
     for phase, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
         if phase is None: continue
         phase.pass_.read_from(dl)
-        several = phase.sums.values() if isinstance(phase.sums, dict) else [phase.sums]
-        for sums in several: sums.world = world
 
 def _check_size(size, now):
     "Refuse to resume a fit of `size` processes in another number of them; None: not known"
@@ -294,7 +291,7 @@ class Accelerate(Hook):
         _check_hooks(learn, self.accelerator.distributed_type.value)
         if world.is_sharded: learn.device = device      # it moves the model itself, shard by shard
         elif learn.device != device and device.type != 'cpu' or learn.device.type != device.type:
-            move(learn, device)
+            learn.move(device)
         learn.state.num_processes = world.size
         if learn.fitting.rng_states is None: self.parts = self.size = None
         else: _check_size(self.size, world.size)
@@ -307,14 +304,14 @@ class Accelerate(Hook):
         check_same(learn)
         _check_metrics(learn.metrics, world.size)
         world.share_modules(trained(learn), params=True)
-        if self.parts is not None: load_rank_state(learn, learn.fitting, self.parts[world.rank])
+        if self.parts is not None: learn.fitting.load_rank_state(learn, self.parts[world.rank])
         learn.is_main, learn.requests = not world.rank, Requests()
         if world.is_sharded: world.shard(learn)
         with learn.added_hooks(Agreement(world)): yield
 
     def keep(self, learn: Learner) -> None:
         "Keep the own state of each rank of a fit that was stopped"
-        self.size, self.parts = self.world.size, self.world.all_gather(rank_state(learn, learn.fitting))
+        self.size, self.parts = self.world.size, self.world.all_gather(learn.fitting.rank_state(learn))
 
     def state_dict(self) -> dict[str, Any]:
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
@@ -341,10 +338,15 @@ class Accelerate(Hook):
             self.is_checked = True
             _check_losses(learn, learn.train_dl, partial(self.precision, learn))
 
-    def do_step(self, learn: Learner, nxt: Any, model: Any) -> None:
-        if learn.training and self.gradients.may_wrap: model = self.gradients.wrapped(model)
-        with self.precision(learn): nxt(model)
-        n = loss_weight(learn.result) if self.world.is_padding else None
+    def model_for(self, learn: Learner, model: Any) -> Any:
+        is_wrapped = learn.training and self.gradients is not None and self.gradients.may_wrap
+        return self.gradients.wrapped(model) if is_wrapped else model
+
+    def do_step(self, learn: Learner, nxt: Any) -> None:
+        if learn.training and self.gradients is not None: self.gradients.begin(learn.own_model)
+        with self.precision(learn): nxt()
+        is_padding = self.world.size > 1 and not learn.phase.n
+        n = loss_weight(learn.result) if is_padding else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
     def after_loss(self, learn: Learner) -> None:
@@ -352,7 +354,7 @@ class Accelerate(Hook):
 
     def do_backward(self, learn: Learner, nxt: Any, loss: Any) -> None:
         if self.world.size == 1: return nxt(loss)
-        if self.world.is_sharded and learn.phase.loss_params is not None: raise NotImplementedError(
+        if self.world.is_sharded and learn.phase.generator is not None: raise NotImplementedError(
             'a step that yields losses does not work on a sharded model, whose gradients are reduced together: '
             'leave out fsdp_plugin')
         weight = self.weight.factor(learn.world)
@@ -361,9 +363,6 @@ class Accelerate(Hook):
     def do_opt_step(self, learn: Learner, nxt: Any) -> Any:
         if self.world.size == 1: return nxt()
         self.gradients.average(learn)
-        if learn.closes:        # the optimizer evaluates the loss again
-            learn.phase.on_gradients.append(self.gradients.average)
-            learn.phase.on_losses.append(self.weight.average)
         return nxt()
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae

@@ -27,10 +27,10 @@ class _Amendments:
         self.flags = []     # `flags_of(history)` as they are written
         self.note_epoch(history)
 
-    def note_epoch(self, h): self.n_revised, self.first = h.n_revised, h.ends[-1] if h.ends else 0
+    def note_epoch(self, h): self.n_revised, self.first = h.columns.n_revised, h.ends[-1] if h.ends else 0
 
     def rows(self, h, n):   # iterator of (kind, values); n: batches that stand in the file
-        if h.n_revised != self.n_revised:
+        if h.columns.n_revised != self.n_revised:
             columns = h.fetch(start=lambda name: self.first)
             n_open = n - self.first
             losses = {k: _finite(v[:n_open]) for k, v in columns.items() if k.startswith('train_loss')}
@@ -131,7 +131,7 @@ class RecordTail(Tail):
 
     def take(self, rows: Iterable[dict]) -> None: take(self, rows)
 
-    def add_steps(self, n: int, columns: dict) -> None: self.history.add_steps(n, columns)
+    def add_steps(self, n: int, columns: dict) -> None: self.history.columns.extend(n, columns)
 
     def add_row(self, kind: str, batch: int, row: dict) -> None:
         h = self.history
@@ -142,6 +142,7 @@ class RecordTail(Tail):
             h.epoch_rows.append(values)
             h.ends.append(batch)
         elif kind == 'revised' and type(first := row.get('first')) is int:
-            h.revise_steps(h.n_packed - first, {k: v for k, v in _revised(row).items() if k in h.series})
+            for k, v in _revised(row).items():
+                if k in h.columns.values: h.columns.replace(k, first, v)
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
             h.flags = [(at, printable(text)) for at, text in filter(_is_flag, flags)]

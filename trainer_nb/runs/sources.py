@@ -71,7 +71,7 @@ class HistorySource(Recorded):
         super().__init__(name)
         self.history, self.learn = history, learn
         self.seen = None        # how much the curves have
-        self.status = history.status.partition(':')[0]
+        self.status = history.latest.status.partition(':')[0]
         if learn is not None: self.settings = _as_settings(settings(learn, (), {}))
 
     @property
@@ -79,8 +79,8 @@ class HistorySource(Recorded):
 
     def update(self) -> bool:
         h = self.history
-        n, n_valid, n_epoch = h.n_packed, len(h.valid_rows), len(h.ends)
-        now = n, n_valid, n_epoch, h.n_revised
+        n, n_valid, n_epoch = h.columns.n_arrived, len(h.valid_rows), len(h.ends)
+        now = n, n_valid, n_epoch, h.columns.n_revised
         if now == self.seen: return False
         self.seen, self.curves, columns = now, Curves(), h.fetch(n)
         take(self.curves, [{'kind': 'valid', **row} for row in h.valid_rows[:n_valid]])

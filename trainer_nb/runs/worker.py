@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..base import set_rng_state
-from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted, fit_rates, move, set_lr
+from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted, fit_rates, set_lr
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
 from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
@@ -111,7 +111,7 @@ def _saved(learn):      # raises RuntimeError if the last checkpoint was not sav
 def _write_weights(learn, path):    # raises RuntimeError, OSError
     if learn.world.is_sharded:
         raise RuntimeError('they are sharded over the ranks: ask for a checkpoint')
-    write_state(path, host_copy({'model': dict(learn.fitting.model.state_dict())}))
+    write_state(path, host_copy({'model': dict(learn.own_model.state_dict())}))
     return 'saved'
 
 def _place(learn, what=''):
@@ -246,7 +246,7 @@ def _use_accelerator(learn):
         f'the job asked for a GPU, but torch {torch.__version__} finds none on {platform.node()}: is this build '
         'of torch made for GPUs, and does it fit the driver?')
     kind = torch.accelerator.current_accelerator().type
-    move(learn, torch.device(kind, torch.accelerator.current_device_index()))
+    learn.move(torch.device(kind, torch.accelerator.current_device_index()))
 
 # %% ../../nbs/runs/04_worker.ipynb #04f17001
 def _train(worker):

@@ -151,7 +151,7 @@ class Checkpoint(Hook):
     def _check_frozen(self, learn):
         "Refuse to leave out weights that have trained in this run"
         if self.what == 'all': return
-        now = {*frozen_names(nn.ModuleDict(owners(learn, learn.model)))}
+        now = {*frozen_names(nn.ModuleDict(owners(learn, learn.own_model)))}
         if self._frozen is None: self._frozen = now
         if lost := now - self._frozen: raise ValueError(
             f"Checkpoint(what='trainable') leaves out frozen weights, but {listed(sorted(lost))} trained "
@@ -307,7 +307,6 @@ def load_state(learn: Learner, path: str | Path) -> list[str]:
     fit = Fit()
     notes = restore(learn, find(path)[0], fit, plan=True)
     set_rng_states(fit.rng_states, learn.train_dl, learn.valid_dl)
-    fit.model = learn.model
     if (ema := getattr(learn, 'ema', None)) is not None: ema.average_of(learn)  # for those who look
     has_end = fit.plan.end_epoch or fit.plan.end_step
     learn.stopped = fit if has_end and fit.is_open(learn.state) else None

@@ -83,7 +83,7 @@ class _BestWeights(Hook):
         may_resume = learn.fitting.rng_states is not None      # it was stopped between two batches
         if not is_open or may_resume or not self.restore_best or self.weights is None: return
         _load_weights(learn, self.weights, self.buffers, self.average)
-        learn.history.kept = _index_of(learn.history.epoch_rows, self.best_epoch)
+        learn.history.latest.kept = _index_of(learn.history.epoch_rows, self.best_epoch)
         if self.is_final:
             print(f'{self.name}: {self.monitor} was best in epoch {self.best_epoch} ({format_value(self.best)}); '
                   'these weights are restored')

@@ -119,7 +119,8 @@ def check_loaders(learn: Learner, state: dict[str, Any]) -> list[str]:
     old, notes = state['run'], []
     is_here = state['device'] == learn.device.type      # data elsewhere are not read
     train = None if old['is_trained'] else old['train']
-    for name, pass_ in ('train_dl', train), ('valid_dl', old['valid']):
+    for name, phase in ('train_dl', train), ('valid_dl', old['valid']):
+        pass_ = phase and phase['pass']
         dl, before = getattr(learn, name), state['loaders'][name]
         notes.append(_check_loader(name, dl, before, pass_))
         warm = name in old['warm'] and (pass_ is None or pass_['was_warm'])

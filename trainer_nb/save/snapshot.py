@@ -20,7 +20,7 @@ from trainer_nb.save.matching import (
 )
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
-    load_rank_state, object_states, owners, rank_state, set_buffers, unsaved_buffers
+    object_states, owners, set_buffers, unsaved_buffers
 )
 
 # %% ../../nbs/save/03_snapshot.ipynb #d7425c01
@@ -73,14 +73,13 @@ def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[
     `Checkpoint`.
     """
     fit, history = learn.fitting or learn.stopped, learn.history
-    if fit is None and history.open_metrics is not None: history.open_metrics.pack()
     at = fit.rng_states if fit is not None else None
     if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     own = {}
     if (n := learn.world.size) > 1:
-        mine = rank_state(learn, fit or Fit())
+        mine = (fit or Fit()).rank_state(learn)
         own['processes'] = [mine]*n if is_for_me else learn.world.gather(mine)
-    modules = owners(learn, fit.model if learn.is_fitting else learn.model)
+    modules = owners(learn, learn.own_model)
     opts = {name: {'type': type(o).__name__, 'state': o.state_dict(),
                    'names': parameter_names(o, modules)} for name, o in learn.opts.items()}
     hooks = {key: h.state_dict() for key, h in _hook_keys(learn.hooks).items()}
@@ -164,7 +163,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False)
     for key, h in _hook_keys(learn.hooks).items():
         if key in state['hooks'] and type(h).load_state_dict is Hook.load_state_dict:
             check_kinds(state['hooks'][key], h.state_kinds, f'the state of {key}')
-    modules, own = owners(learn, learn.model), _own(learn, state)
+    modules, own = owners(learn, learn.own_model), _own(learn, state)
     state, notes = _check_parts(learn, state, modules), []
     if state['run'] is not None:
         notes += check_loaders(learn, state)
@@ -178,13 +177,12 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False)
     for k, v in {**state['state'], 'num_processes': learn.world.size}.items():
         setattr(learn.state, k, v)
     learn.history.load_state_dict(state['history'])
-    if fit.train is not None: learn.history.open_metrics = fit.train.sums
     fit.rng_states = state['rng_states']
     if 'numpy' in fit.rng_states[0] and 'numpy' not in sys.modules:
         import numpy as _      # noqa: F401
     notes += _take_hooks(learn, state['hooks'])
     notes += load_object_states(learn.objects, state['objects'])
-    if own is not None: load_rank_state(learn, fit, own)
+    if own is not None: fit.load_rank_state(learn, own)
     else: fit.rng_states = learn.world.rng_states(fit.rng_states)
     return [o for o in notes if o]
 
@@ -192,7 +190,7 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False)
 def restore_weights(learn: Learner, state: dict[str, Any]) -> None:
     "Load only weights and buffers that `capture` returned, and the average, if validation used one"
     check_kinds(state, _STATE_KINDS, 'the checkpoint')
-    modules, ema, there = owners(learn, learn.model), getattr(learn, 'ema', None), state['hooks']
+    modules, ema, there = owners(learn, learn.own_model), getattr(learn, 'ema', None), state['hooks']
     state = _completed(modules, state)
     _check_modules(modules, state['modules'])
     if any(callable(getattr(opt, 'eval', None)) for opt in learn.opts.values()): raise ValueError(

@@ -83,7 +83,7 @@ class _Measured(Hook):
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
-        name = 'loss' if learn.phase.loss_params is None else f'loss_{learn.phase.opt_names[0]}'
+        name = 'loss' if learn.phase.generator is None else f'loss_{learn.phase.opt_names[0]}'
         self.now[name] = learn.loss.detach().reshape(()).clone()
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
@@ -116,7 +116,7 @@ class SpikeWatch(_Measured):
         if not learn.training: return
         state, world = learn.state, learn.world
         if self.now:
-            at, share = (state.epoch, state.batch_idx - 1), world.n/(world.total or 1)
+            at, share = (state.epoch, state.batch_idx - 1), learn.phase.n/(learn.phase.total or 1)
             self.waiting.append([*at, learn.history.n_steps, share, self.now])
             self.now = {}
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due

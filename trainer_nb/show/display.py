@@ -106,7 +106,7 @@ class _Watch(_Paced):
         self.screen = self.line = self.error = None
         self.note = self.remark = ''
         self.closed, self.budget = 0., Budget()
-        learn.history.monitor = _monitor(learn.hooks)
+        learn.history.latest.monitor = _monitor(learn.hooks)
         if learn.bounds['epoch'] or learn.bounds['step']: self._open(learn)     # it may be in mid-epoch
 
     @_harmless
@@ -163,7 +163,7 @@ class Display(_Watch):
         return SCREENS[where](learn, self.line.end, self.plot)
 
     def _keep(self, history, first, status):
-        history.since, history.shown_in, history.status = first, current_cell(), status
+        history.latest.first, history.latest.shown_in, history.latest.status = first, current_cell(), status
 
     def annotate(self, learn: Learner, note: str, remark: str = '') -> None:
         "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'"
@@ -199,6 +199,6 @@ def show(learn: Learner) -> None:
     "Show all training so far: status, table and picture"
     is_running = learn.cancelled not in ENDS and (learn.bounds['epoch'] or learn.bounds['step'])
     now = f'running: {learn.position} · as of {strftime("%H:%M:%S")}'
-    status = now if is_running else learn.history.status or outcome(learn)
+    status = now if is_running else learn.history.latest.status or outcome(learn)
     if front_end() == 'html': learn.history.show(status)
     else: print(learn.history if len(learn.history) else '', status, sep='\n')

@@ -10,37 +10,21 @@ import csv, json, math, os, warnings
 from bisect import bisect_left
 from heapq import merge
 from io import StringIO
-from itertools import chain, count
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from ..base import open_file, replacing
-from ..loop import Learner, MainProcessHook, stack_scalars
+from ..loop import Learner, MainProcessHook
 
 # %% ../../nbs/show/05_loggers.ipynb #c8df1bd8
 def _steps(history, first, rest):
-    "Read the values of each batch from `first` on; `rest`: include those that are not packed yet"
-    packed = []
-    if first < history.n_packed:
-        columns = {name: s.fetch(history.n_packed, first) for name, s in history.series.items()}
-        packed = [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
-    return packed + (_unpacked(history, max(first - history.n_packed, 0)) if rest else [])
-
-def _unpacked(history, skip):
-    "Read the values of each batch that is not packed yet, without the first `skip`"
-    accumulator, rows = history.open_metrics, []
-    if accumulator is None: return []
-    for i, (loss, _, lrs, _) in enumerate(accumulator.rows[skip:], skip):
-        losses = loss if isinstance(loss, dict) else {'loss': loss}
-        losses = {f'train_{k}': v for k, v in losses.items()}
-        extras = {name: values[i] for name, values in accumulator.extras.items() if i in values}
-        row = {**losses, **dict(zip(accumulator.lr_names, lrs)), **extras}
-        rows.append({k: v for k, v in row.items() if v is not None})
-    tensors = [v for v in chain.from_iterable(map(dict.values, rows)) if hasattr(v, 'item')]
-    read = iter(stack_scalars(tensors).float().tolist() if tensors else [])
-    return [{k: next(read) if hasattr(v, 'item') else v for k, v in row.items()} for row in rows]
+    "Read the values of each batch from `first` on; `rest`: wait for those that are still on a device"
+    n = history.n_steps if rest else history.columns.n_arrived
+    columns = history.fetch(n, lambda name: first, wait=rest)
+    return [{k: v for k, v in zip(columns, row) if v == v} for row in zip(*columns.values())]
 
 def _entries(h, n, n_valid, n_epoch, rest):
     "What comes after so many batches, validation passes and epochs, in order: (kind, batches, values)"
@@ -79,7 +63,7 @@ class Logger(MainProcessHook):
         self.is_open = True
 
     def after_step(self, learn: Learner) -> None:
-        if learn.history.n_packed > self.n and not self.failed: self._careful(self._flush, learn)
+        if learn.history.columns.n_arrived > self.n and not self.failed: self._careful(self._flush, learn)
 
     def after_epoch(self, learn: Learner) -> None: self._careful(self._flush, learn)
 
@@ -100,7 +84,7 @@ class Logger(MainProcessHook):
     def _flush(self, learn, rest=False):
         "Write what is new; `rest`: also the batches that the loop has not packed yet"
         h = learn.history
-        n = h.n_steps if rest else h.n_packed
+        n = h.n_steps if rest else h.columns.n_arrived
         for kind, at, values in _entries(h, self.n, self.n_valid, self.n_epoch, rest):
             if at > n: break
             self.n_valid += kind == 'valid'

@@ -105,7 +105,7 @@ class Lines(Screen):
 
     def row(self, learn: Learner) -> None:
         "Print the newest epoch"
-        row, (column, mode) = learn.history.epoch_rows[-1], learn.history.monitor
+        row, (column, mode) = learn.history.epoch_rows[-1], learn.history.latest.monitor
         now = rank(row.get(column, math.nan), row.get('valid_loss'), mode)
         self.best, self.mark = (now, '*') if now < self.best else (self.best, ' ')
         self.write(self.columns.text(learn.history, self.width, self.mark))

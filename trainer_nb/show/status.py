@@ -37,7 +37,8 @@ def planned(learn: Learner) -> tuple:  # (int, int); (None, None) if they are un
     if fit.plan.next_valid is not None:
         every = range(fit.plan.next_valid, last + 1, fit.plan.valid_every or last + 1)
     few, many = sorted((ends, every), key=len)
-    is_done = fit.validated_at == (ends[0] if ends else last)
+    rows = learn.history.valid_rows         # the epoch's end may have been validated already
+    is_done = bool(rows) and (rows[-1]['epoch'], rows[-1]['step']) == (state.epoch, ends[0] if ends else last)
     twice = sum(o in many for o in few) + (last in every) + is_done
     return epochs*(n or 0) + rest*accum - done, len(ends) + 1 + len(every) - twice
 
@@ -86,7 +87,7 @@ def _running(learn):
     fit, prefix = learn.fitting, '' if learn.training else 'valid_'
     phase = fit and (fit.train if learn.training else fit.valid)
     if phase is None: return {}
-    return {prefix + name: v for name, v in phase.sums.running().items()}
+    return {prefix + name: v for name, v in phase.running(learn).items()}
 
 _MOST = 8       # values in a status line
 
@@ -105,7 +106,7 @@ def _where(learn, end):
     return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
 
 def _best(h, first):
-    best, column = h.best(first), h.monitor[0]
+    best, column = h.best(first), h.latest.monitor[0]
     if best is None: return ''
     row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
     return f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
@@ -158,9 +159,9 @@ def outcome(learn: Learner, first: int = 0) -> str:
         return (f'{res}, but train_loss is nan since batch {h.bad_from}: '
                 'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     if best is None: return f'done: {res}'
-    row, column, last = h.epoch_rows[best], h.monitor[0], len(h) - 1
+    row, column, last = h.epoch_rows[best], h.latest.monitor[0], len(h) - 1
     whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
-    if best == (last if h.kept is None else h.kept): whose = ', whose weights learn has'
+    if best == (last if h.latest.kept is None else h.latest.kept): whose = ', whose weights learn has'
     return f'done: {res}, best {column} {format_value(row[column])} in epoch {row["epoch"]}{whose}'
 
 def end_state(learn: Learner) -> str:
