@@ -26,7 +26,6 @@ def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
     plain_loop(model, SGD(model.parameters(), lr=.1), lambda epoch: islice(dl, 4), 3)
     torch.manual_seed(0)
     learn = make_learner(make_model(), loader(), optim=SGD, lr=.1)
-    learn.opts[''].param_groups[0]['fused'] = False
     def cancel(learn):
         if learn.state.batch_idx == 4: raise CancelEpoch
     if ends == 'max_steps':

@@ -81,10 +81,10 @@ def in_list(n): return list(zip(*(o.split(2) for o in data(n))))
 def in_loader(n): return DataLoader(TensorDataset(*data(n)), batch_size=2, shuffle=True)
 
 @cache
-def allowed_reads(optim=torch.optim.SGD, make_dl=None, lr=None):
+def allowed_reads(optim=torch.optim.SGD, make_dl=None):
     "What the plain loop of a linear model reads"
     model = nn.Linear(4, 3)
-    opt = optim(model.parameters(), lr=.01, fused=True) if lr else optim(model.parameters())
+    opt = optim(model.parameters())
     return raw(model, opt, make_dl or in_list, cross_entropy)
 
 def raw(model, opt, make_dl, loss_of):
@@ -141,7 +141,7 @@ class Total:
 @pytest.mark.parametrize('optim, make_dl, display', [
     (torch.optim.SGD, in_list, 'tty'), (torch.optim.SGD, in_loader, 'html'), (torch.optim.AdamW, in_loader, False)])
 def test_metrics_hooks_and_display(optim, make_dl, display, capsys, cell):
-    allowed = allowed_reads(optim, make_dl, .01)
+    allowed = allowed_reads(optim, make_dl)
     hooks = [LambdaHook(**{e: lambda learn: None for e in EVENTS}),
              LambdaHook(do_opt_step=lambda learn, nxt: nxt(), do_step=lambda learn, nxt: nxt())]
     learn = make_learner(nn.Linear(4, 3), make_dl(N_TRAIN), make_dl(N_VALID), optim=optim, lr=.01,

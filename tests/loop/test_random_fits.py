@@ -39,7 +39,7 @@ OPTIMS = {
     'nadam': lambda p: torch.optim.NAdam(p, lr=.01), 'rprop': lambda p: torch.optim.Rprop(p, lr=.01),
     'adafactor': lambda p: torch.optim.Adafactor(p, lr=.01),
     'lbfgs': lambda p: torch.optim.LBFGS(p, lr=.2, max_iter=3)}
-FUSED = {'class-sgd': torch.optim.SGD, 'class-adamw': torch.optim.AdamW, 'default': None}
+CLASSES = {'class-sgd': torch.optim.SGD, 'class-adamw': torch.optim.AdamW, 'default': None}
 SCHEDS = {
     'step': (lambda o: torch.optim.lr_scheduler.StepLR(o, 1, gamma=.5), 'epoch'),
     'cosine': (lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 7), 'step'),
@@ -53,13 +53,13 @@ def draw(seed):  # dict
     c = {'seed': seed, 'norm': r.choice(['', '', 'batch', 'layer']), 'dropout': r.choice([0, 0, .1, .5]),
          'n_layers': r.randint(1, 3), 'dtype': r.choice([torch.float32, torch.float32, torch.float64]),
          'teacher': r.random() < .2, 'loss': r.choice(['', '', 'module', 'parameter']),
-         'optim': r.choice([*OPTIMS, *FUSED]), 'groups': r.random() < .2, 'sched': r.choice(['', '', *SCHEDS]),
+         'optim': r.choice([*OPTIMS, *CLASSES]), 'groups': r.random() < .2, 'sched': r.choice(['', '', *SCHEDS]),
          'accum': r.choice([1, 1, 1, 2, 3, 5]), 'clip': r.choice(['', '', 'norm', 'value']), 'ema': r.random() < .25,
          'amp': r.random() < .1, 'loader': r.choice(LOADERS), 'bs': r.randint(2, 9), 'n': r.randint(10, 40),
          'valid': r.random() < .6, 'bound': r.choice([(1,), (2,), (3,), (1, 2), 'steps']),
          'own_step': r.random() < .25, 'watch': r.random() < .3, 'stop': r.random() < .25}
     if c['optim'] == 'lbfgs': c.update(accum=1, watch=False, groups=False)
-    if c['optim'] in FUSED: c['groups'] = False
+    if c['optim'] in CLASSES: c['groups'] = False
     if c['norm'] == 'batch' and c['n'] % c['bs'] == 1: c['n'] += 1      # BatchNorm wants two samples
     if c['amp']: c['dtype'] = torch.float32
     return c
@@ -101,7 +101,7 @@ def plain(c):  # dict
     "The loop"
     model, loss_fn, train, valid = parts(c)
     owners = [o for o in (model, loss_fn) if isinstance(o, nn.Module)]
-    make = OPTIMS.get(c['optim']) or (lambda p: (FUSED[c['optim']] or torch.optim.AdamW)(p, lr=.02, fused=True))
+    make = OPTIMS.get(c['optim']) or (lambda p: (CLASSES[c['optim']] or torch.optim.AdamW)(p, lr=.02))
     opt = make(groups(c, model, loss_fn))
     params = [p for g in opt.param_groups for p in g['params']]
     make_sched, every = SCHEDS.get(c['sched'], (None, None))
@@ -195,7 +195,7 @@ def ours(c):  # dict
         make, every = SCHEDS[c['sched']]
         hooks.append(LRScheduler(make, step=every))
     if c['watch']: hooks += [NaNGuard(), GradNorm(weights=True)]
-    if c['optim'] in FUSED: optim = {'optim': FUSED[c['optim']], 'lr': .02}
+    if c['optim'] in CLASSES: optim = {'optim': CLASSES[c['optim']], 'lr': .02}
     else: optim = {'optim': OPTIMS[c['optim']](groups(c, model, loss_fn)) if c['groups'] else OPTIMS[c['optim']]}
     def step(batch, learn):
         pred = learn.model(batch[0])
