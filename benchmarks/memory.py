@@ -110,7 +110,7 @@ def million(n=1_000_000, n_epochs=4):
 def recording(n=2560, rounds=50):
     "µs that losses and learning rates of a batch cost, copies to the host included"
     from trainer_nb.loop.history import History
-    from trainer_nb.loop.accumulate import Accumulator
+    from trainer_nb.loop.columns import Accumulator
     losses, times = torch.rand(997).unbind(), []
     for _ in range(rounds):
         history = History()

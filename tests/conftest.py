@@ -55,6 +55,6 @@ def cell(monkeypatch):
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     "A `TrainingInterrupted` that nobody expected is a failure of one test, and not the end of all of them"
-    from trainer_nb.loop.interrupts import TrainingInterrupted
+    from trainer_nb.loop.fit import TrainingInterrupted
     try: return (yield)
     except TrainingInterrupted as e: raise AssertionError(f'TrainingInterrupted: {e}') from e

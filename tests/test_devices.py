@@ -10,7 +10,7 @@ from trainer_nb.all import GradAccum
 from trainer_nb.base import common_device
 from trainer_nb.features.activations import Activations
 from trainer_nb.loop.history import _Series
-from trainer_nb.loop.averages import stack_scalars, weighted_sums
+from trainer_nb.loop.steps import stack_scalars
 from trainer_nb.loop.optim import load_optimizer, total_norm
 
 

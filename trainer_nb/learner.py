@@ -86,7 +86,7 @@ class Learner(BareLearner):
         "The batches that `SpikeGuard` noted or left out"
         return self.history.spikes
 
-    def _explain(self, e):
+    def explain(self, e):
         from trainer_nb.look.mistakes import explain
         explain(e, self)
 

@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, digest, make_learner, problem, record, same, weights
-from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.columns import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.draw import Plot

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest, torch
 
 from common import batches, digest, make_learner
-from trainer_nb.loop.accumulate import Accumulator
+from trainer_nb.loop.columns import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import display as module, output

@@ -9,7 +9,7 @@ from common import batches, digest, make_learner, shuffled
 from interrupt_child import children, draw
 from trainer_nb.loop.hooks import EVENTS, CancelFit, Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.loop.interrupts import TrainingInterrupted
+from trainer_nb.loop.fit import TrainingInterrupted
 
 
 # Real signals, in another process

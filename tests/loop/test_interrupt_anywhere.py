@@ -14,7 +14,7 @@ from common import batches, make_learner
 from trainer_nb.all import (AMP, EMA, Checkpoint, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger,
                             LambdaHook, NaNGuard, OneCycle, TrainingInterrupted, accuracy)
 from trainer_nb.save.files import Lock
-from trainer_nb.loop.interrupts import Interrupts
+from trainer_nb.loop.fit import Interrupts
 
 
 TRACED = str(Path(trainer_nb.__file__).parent), contextlib.__file__, \

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
 from trainer_nb.features.ema import EMA
-from trainer_nb.loop import averages, steps
+from trainer_nb.loop import steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
 from trainer_nb.runs import Fingerprint
@@ -58,11 +58,11 @@ def counted():
         return g
     own = {name: vars(Tensor)[name] for name in READS if name in vars(Tensor)}
     for name in READS: setattr(Tensor, name, patched(name, getattr(Tensor, name)))
-    for module in averages, steps: module.on_host = lambda t: False
+    steps.on_host = lambda t: False
     try:
         with HostOps(count): yield seen
     finally:
-        for module in averages, steps: module.on_host = on_host
+        steps.on_host = on_host
         for name in READS:
             if name in own: setattr(Tensor, name, own[name])
             else: delattr(Tensor, name)

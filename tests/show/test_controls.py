@@ -11,7 +11,7 @@ from common import digest, make_learner, shuffled, told, until
 from trainer_nb.show.controls import Controls, _Above, _hint, pause, scale_lr, unpause
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.loop.interrupts import TrainingInterrupted
+from trainer_nb.loop.fit import TrainingInterrupted
 
 FIT = dict(n_epochs=2, valid_every=2)       # 10 training batches, and 6 validation passes of 4 batches: 34 boundaries
 

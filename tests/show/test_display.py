@@ -19,7 +19,7 @@ from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
-from trainer_nb.loop.interrupts import TrainingInterrupted
+from trainer_nb.loop.fit import TrainingInterrupted
 from trainer_nb.save import Checkpoint, EarlyStopping
 
 

@@ -24,6 +24,7 @@ from .mistakes import check_first, check_untrained
 from .optim import check_names, check_shared, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
 from .snapshot import get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
+from .world import World
 from .steps import DefaultResult, check_loss, is_number, is_sum, kept, loss_weight
 
 
@@ -101,14 +102,15 @@ class Phase:
 
     def __init__(self, pass_: Pass | None = None):
         self.pass_ = pass_                              # resumable; None: a phase that runs no batches
+        self.learn: Any = None                          # the learner, while it is open
         self.sums: dict[str, Accumulator] = {}          # of each validation set; '': the only one
         self.current: Accumulator | None = None         # that of the set that the current batch is of
         self.below: Phase | None = None                 # in which it was opened
         self.model: nn.Module | None = None             # that the steps call, and their loss function, as hooks
         self.loss_fn: Any = None                        # chose them
         self.at: dict[str, tuple] = {}                  # event → calls of hooks
-        self.do: dict[str, Callable] = {}               # 'do_step' ... → the step within its hooks
-        self.step_fn: Callable | None = None            # the step, a function of the batch
+        self.do: dict[str, Callable] = {}               # 'do_step' ... → the step within its hooks; 'step': the
+                                                        # user's or the library's own, a function of the batch
         self.is_default = False                         # it is the library's own
         self.default: DefaultResult | None = None       # makes its result
         self.groups: list[tuple[str, dict]] = []        # column of a learning rate, its param group
@@ -133,7 +135,7 @@ class Phase:
     def release(self) -> None:
         "Drop what belongs to the learner; the pass and its values stay"
         self.clear()
-        self.model = self.loss_fn = self.below = self.step_fn = self.default = None
+        self.learn = self.model = self.loss_fn = self.below = self.default = None
         self.at, self.do, self.groups, self.recorded = {}, {}, [], {}
 
     # opened and closed
@@ -141,20 +143,20 @@ class Phase:
     @contextmanager
     def opened(self, learn: Any) -> Iterator['Phase']:
         "Put it on the learner's stack in a `with` block: the hooks choose its model, modules switch their modes"
-        self.below, learn.phase = learn.phase, self
+        self.learn, self.below, learn.phase = learn, learn.phase, self
         found: list[tuple[nn.Module, bool]] = []
         try:
-            self._bind(learn)
+            self._bind()
             modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
             found += get_modes(*modules)
             self.below.in_eval = [m for m, is_training in found if not is_training]
-            self.switch(learn, modules, found)
+            self.switch(modules, found)
             set_opt_modes(learn.opts.values(), self.training)
             yield self
         except Exception as e:
             if not isinstance(e, Cancel) and not _is_placed(e):
                 learn.explain(e)
-                note_place(e, f'raised {self.place(learn)}', self.batch)
+                note_place(e, f'raised {self.place()}', self.batch)
             raise
         finally:
             learn.phase, self.in_eval = self.below, [m for m, _ in found if not m.training]
@@ -162,25 +164,27 @@ class Phase:
             set_opt_modes(learn.opts.values(), learn.training)
             self.release()
 
-    def _bind(self, learn):
+    def _bind(self):
         "Choose the model, and bind what the loop calls"
+        learn = self.learn
         calls, self.model, self.loss_fn = learn.calls, learn.own_model, learn.own_loss_fn
         for hook in calls.hooks:
             self.model = hook.model_for(learn, self.model)
             self.loss_fn = hook.loss_for(learn, self.loss_fn)
         self.at = calls.at
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
-        self.step_fn, is_own = learn.step_of(self.training)
+        self.do['step'], is_own = learn.step_of(self.training)
         self.is_default, self.default = not is_own, DefaultResult(self.loss_fn)
         groups = chain.from_iterable(o.param_groups for o in learn.opts.values())
         self.groups = [*zip(lr_names(learn.opts), groups)]
 
-    def switch(self, learn: Any, modules: Iterable[nn.Module], found: list) -> None:
+    def switch(self, modules: Iterable[nn.Module], found: list) -> None:
         "Switch modules to the mode of this pass, from those `found`"
         switch([*modules], found, False)
 
-    def place(self, learn: Any) -> str:
+    def place(self) -> str:
         "Say in words where it is"
+        learn = self.learn
         fit = learn.fitting
         if fit is not None and self in (fit.train, fit.valid): return learn.position
         if self.pass_ is None: return 'after 0 batches' if fit is None else learn.position
@@ -189,38 +193,38 @@ class Phase:
     # the batches
 
     def run(self,
-        learn: Any,                 # `Learner`
         batches: Iterable[Any],     # what the loader yields
     ) -> bool:                      # whether all are done; False: something is due between two
         "Process batches: forward, backward, step and count"
-        at, forward = self.at, self.do['do_step']
+        learn, at, forward = self.learn, self.at, self.do['do_step']
         for item in batches:
             losses = {}
             try:
-                self.begin(learn, item)
+                self.begin(item)
                 for f in at['before_step']: f(learn)
                 while self.result is None:          # until the step has returned; a yielded loss leaves it None
                     forward()
-                    self.receive(learn)
+                    self.receive()
                     if self.loss is None: break
                     for f in at['after_loss']: f(learn)
                     losses['loss' if self.generator is None else f'loss_{self.opt_names[0]}'] = kept(self.loss)
                     if self.training:
-                        self.backward(learn)
-                        self.step(learn, self.opt_names)
-                self.add(learn, losses)
-            except CancelStep: self.drop(learn)
+                        self.backward()
+                        self.step(self.opt_names)
+                self.add(losses)
+            except CancelStep: self.drop()
             except (MemoryError, RuntimeError) as e:
-                if is_oom(e): self.make_room(learn, e)
+                if is_oom(e): self.make_room(e)
                 raise
-            self.count(learn)
+            self.count()
             for f in at['after_step']: f(learn)
             self.clear()
             if learn.requests or learn.state.optimizer_step >= self.next_due: return False
         return True
 
-    def begin(self, learn: Any, item: Any) -> None:
+    def begin(self, item: Any) -> None:
         "Move a batch to the device, and count its samples"
+        learn = self.learn
         dl, self.stepped = self.pass_.dl, False
         if self.pass_.adapter.sets:
             [(name, item)] = item.items()
@@ -250,8 +254,9 @@ class Phase:
             check_loss(self.loss, self.training)
             self.opt_names = name,
 
-    def receive(self, learn: Any) -> None:
+    def receive(self) -> None:
         "Check what the step left, read the weight of its loss, and fire `after_pred` if that has not happened"
+        learn = self.learn
         if self.generator is None:
             if self.result is None: raise TypeError(
                 f'do_step of {", ".join(c.hook.name for c in self.at["do_step"]) or type(learn).__name__} left no '
@@ -260,28 +265,31 @@ class Phase:
                 for f in self.at['after_pred']: f(learn)
         self.weight = loss_weight(self.result, self.n)
 
-    def backward(self, learn: Any) -> None: raise NotImplementedError
-    def step(self, learn: Any, names: Iterable[str]) -> None: raise NotImplementedError
+    def backward(self) -> None: raise NotImplementedError
+    def step(self, names: Iterable[str]) -> None: raise NotImplementedError
 
-    def add(self, learn: Any, losses: Mapping) -> None:
+    def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
+        learn = self.learn
         if self.current is None: return
         rates = {name: o.clone() if isinstance(o := g['lr'], Tensor) else o for name, g in self.groups}
         self.current.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates,
                          counts=self.n > 0 or learn.world.size == 1)
         self.recorded = {}
 
-    def count(self, learn: Any) -> None:
+    def count(self) -> None:
         "Count a finished batch"
         self.pass_.n += 1
 
-    def drop(self, learn: Any) -> None:
+    def drop(self) -> None:
         "Forget a batch that was cancelled"
+        learn = self.learn
         self.recorded = {}
         learn.cancel('step')
 
-    def make_room(self, learn: Any, e: BaseException) -> None:
+    def make_room(self, e: BaseException) -> None:
         "Release a batch that ran out of memory, and note in the error what was in use and what helps"
+        learn = self.learn
         used, limit = memory_in_use(learn.device)
         text = 'memory ran out'
         if self.batch is not None: text += f' with a batch {described(self.batch)}'
@@ -310,14 +318,15 @@ class Phase:
         self.current = self.sums.get('')
         return self
 
-    def means(self, learn: Any) -> dict[str, float]:  # 'loss', metrics → mean over all ranks; empty if no batch
+    def means(self, world: World) -> dict[str, float]:  # 'loss', metrics → mean over all ranks; empty if no batch
         "Compute the values of the pass"
-        found = {name: o.weighted(learn.world) for name, o in self.sums.items()}
+        found = {name: o.weighted(world) for name, o in self.sums.items()}
         if '' in found: return {k: mean for k, (mean, _) in found[''].items()}
         return means_of_sets(found, chain.from_iterable(o.returned for o in self.sums.values()))
 
-    def running(self, learn: Any) -> dict[str, float]:
+    def running(self) -> dict[str, float]:
         "Compute the metrics so far, on this rank"
+        learn = self.learn
         is_alone = learn.world.size == 1
         found = {name: o.running(is_alone) for name, o in self.sums.items()}
         return {f'{name}_{k}' if name else k: v for name, values in found.items() for k, v in values.items()}
@@ -366,20 +375,23 @@ class Training(Phase):
     "A pass over the training data"
     training = True
 
-    def switch(self, learn: Any, modules: Iterable[nn.Module], found: list) -> None:
+    def switch(self, modules: Iterable[nn.Module], found: list) -> None:
         "Switch modules to training mode, except those that hooks keep in evaluation mode"
+        learn = self.learn
         switch([*modules], found, True)
         for m in learn.fitting.kept if self.in_eval is None else self.in_eval: m.training = False
 
-    def batches(self, learn: Any) -> Iterator[Any]:
+    def batches(self) -> Iterator[Any]:
         "Open the loader, or its rest; raises ValueError if it was replaced"
+        learn = self.learn
         if learn.train_dl is not self.pass_.dl: raise ValueError(
             'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
             'already: replace it in after_epoch, by a loader')
         return iter(self.pass_)
 
-    def backward(self, learn: Any) -> None:
+    def backward(self) -> None:
         "Compute the gradients of the loss; the first batch of all is checked before and after"
+        learn = self.learn
         is_first = learn.checked is None
         if is_first:
             check_first(learn)
@@ -392,8 +404,9 @@ class Training(Phase):
         if is_first: check_untrained(learn)
         for f in self.at['after_backward']: f(learn)
 
-    def step(self, learn: Any, names: Iterable[str]) -> None:
+    def step(self, names: Iterable[str]) -> None:
         "Step optimizers, unless a hook holds one back, and clear their gradients"
+        learn = self.learn
         for name in names:
             learn.opt_name = name
             stepped = self.do['do_opt_step']()
@@ -402,16 +415,18 @@ class Training(Phase):
             if stepped: self.stepped = True
             self.do['do_zero_grad']()
 
-    def step_with_closure(self, learn: Any) -> None:
+    def step_with_closure(self) -> None:
         "Step an optimizer that evaluates the loss again; raises ValueError for a step that yields"
+        learn = self.learn
         opt = learn.opt
         if self.generator is not None: raise ValueError(
             f'{type(opt).__name__} evaluates the loss again, which a step that yields cannot do: return a dict')
-        opt.step(partial(self._evaluate, learn))
+        opt.step(self._evaluate)
 
     @torch.enable_grad()
-    def _evaluate(self, learn):
+    def _evaluate(self):
         "Compute loss and gradients of the batch again, with all hooks up to the step of the optimizer"
+        learn = self.learn
         again = copy(self)
         again.clear()
         again.batch, again.opt_names, again.recorded, again.below = self.batch, self.opt_names, {}, self
@@ -419,9 +434,9 @@ class Training(Phase):
         try:
             again.do['do_zero_grad']()
             again.do['do_step']()
-            again.receive(learn)
+            again.receive()
             for f in again.at['after_loss']: f(learn)
-            again.backward(learn)
+            again.backward()
             learn.calls.wrap('do_opt_step', lambda: True, learn)()      # they clip, or average over ranks
             if learn.world.size == 1: return again.loss
             w = torch.as_tensor(again.weight, device=learn.device)
@@ -429,16 +444,18 @@ class Training(Phase):
             return total/weight.clamp(min=1e-20)    # optimizers compare losses: ranks must agree
         finally: learn.phase = self
 
-    def count(self, learn: Any) -> None:
+    def count(self) -> None:
         "Count a finished batch"
+        learn = self.learn
         learn.state.increment_batch(self.total, self.stepped)
 
-    def drop(self, learn: Any) -> None:
+    def drop(self) -> None:
         "Forget a batch that was cancelled, and its gradients"
+        learn = self.learn
         for name in learn.opts:
             learn.opt_name = name
             self.do['do_zero_grad']()
-        super().drop(learn)
+        super().drop()
 
 
 class Validation(Phase):
@@ -454,9 +471,10 @@ class Validation(Phase):
                 'a step that needs them computes under `with torch.enable_grad():`')
             raise
 
-    def receive(self, learn: Any) -> None:
+    def receive(self) -> None:
         "The same for a loss that may be a number, as no backward starts from it"
-        super().receive(learn)
+        learn = self.learn
+        super().receive()
         if self.loss is None: return
         if not isinstance(self.loss, Tensor) and is_number(self.loss):
             self.loss = torch.tensor(float(self.loss), device=learn.device)
@@ -615,9 +633,9 @@ class Fit:
                             phase.pass_.leave()
                             break
                         self.answer()
-                        if batches is None: batches = phase.batches(learn)
+                        if batches is None: batches = phase.batches()
                         phase.next_due = plan.next_due
-                        if phase.run(learn, batches): break
+                        if phase.run(batches): break
                     _check_any('train_dl', state.batch_idx)
                     self.is_trained = True
                     if self._ends_with_valid(): self.validate()
@@ -637,7 +655,7 @@ class Fit:
         with self.valid.opened(learn) as phase:
             if not phase.pass_.n: learn.calls.fire('before_valid', learn)
             batches = iter(phase.pass_)
-            while not phase.run(learn, batches): self.answer()
+            while not phase.run(batches): self.answer()
             _check_any('valid_dl', phase.pass_.n)
         self._close_valid()
 
@@ -688,7 +706,7 @@ class Fit:
     def _close_valid(self):
         "Record the values of a validation"
         learn, phase, self.valid = self.learn, self.valid, None
-        values = {'valid_' + k: v for k, v in phase.means(learn).items()}
+        values = {'valid_' + k: v for k, v in phase.means(learn.world).items()}
         learn.history.returned |= dict.fromkeys(phase.returned)
         learn.history.add_valid({'epoch': learn.state.epoch, 'step': learn.state.optimizer_step, **values})
         if self.plan.wants_valid(learn.state): self.plan.plan_valid(learn.state)
@@ -697,12 +715,12 @@ class Fit:
     def _close_epoch(self):
         "Record the epoch; a cancelled pass contributes what it has"
         learn, history, train = self.learn, self.learn.history, self.train
-        means, rows, own = train.means(learn), self._valid_rows(), {}
+        means, rows, own = train.means(learn.world), self._valid_rows(), {}
         if learn.world.size > 1: history.columns.agree(learn.world)
         history.returned |= dict.fromkeys(train.returned)
         for row in rows: own |= {k: v for k, v in row.items() if k not in ('batch', 'epoch', 'step')}
         valid = {k: own.pop(k) for k in [*own] if k.startswith('valid_')}
-        if self.valid is not None: valid = {'valid_' + k: v for k, v in self.valid.means(learn).items()}
+        if self.valid is not None: valid = {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
         latest = {name: history.columns.fetch(name, history.n_steps - 1) for name in lr_names(learn.opts)}
         row = {'epoch': learn.state.epoch, **{'train_' + k: v for k, v in means.items()}, **valid, **own,
                **{name: o[0] for name, o in latest.items() if o},
