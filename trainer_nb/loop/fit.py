@@ -29,7 +29,7 @@ from .optim import named_parts, trained
 from .parts import check_parts
 from .plan import RESUMABLE, FitBounds, Plan
 from trainer_nb.loop.snapshot import (
-    get_modes, load_object_states, object_states, set_buffers, set_modes, set_training
+    get_modes, load_object_states, object_states, set_buffers, set_modes, switch
 )
 from .steps import DefaultResult, as_step
 
@@ -104,9 +104,8 @@ def _named_modes(fit, learn):
     "The modes of a fit's modules by name, and the names of those that it keeps in evaluation mode"
     are_current = fit.valid is not None or not fit.is_running
     modes = fit.modes if are_current else get_modes(*trained(learn))
-    known = {id(m): training for m, training in modes}
     kept, parts = {id(m) for m in fit.kept or ()}, named_parts(learn, fit.model)
-    return {'modes': {k: known.get(id(m), m.training) for k, m in parts.items()},
+    return {'modes': {k: modes.get(m, m.training) for k, m in parts.items()},
             'kept': [k for k, m in parts.items() if id(m) in kept]}
 
 def _had_workers(fit, learn, name):
@@ -134,7 +133,7 @@ class FitState:
         self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when it was opened or resumed
         self.rng_states = None              # RNG states at a stop; None while it runs
         self.warm: list[Any] = []           # loaders that kept worker processes then
-        self.modes: Any = ()  # modules and their training flags then, and before a validation pass
+        self.modes: Any = {}  # modules and their training flags then, and before a validation pass
         self.kept = None  # modules that a hook's `before_fit` switched to evaluation mode
         self.model = None  # the user's own object, should a hook put another one in its place
         self.loaders: tuple[Any, ...] = ()  # the user's own train_dl and valid_dl
@@ -166,7 +165,7 @@ class FitState:
         elif is_same: self.plan.next_valid = state['next_valid']
         parts = named_parts(learn, learn.model)
         self.time_s = state['time_s']
-        self.modes = [(m, state['modes'][k]) for k, m in parts.items() if k in state['modes']]
+        self.modes = {m: state['modes'][k] for k, m in parts.items() if k in state['modes']}
         self.kept = [parts[k] for k in state['kept'] if k in parts]
         if state['train'] is not None: self.train = learn._new_phase(True, history=learn.history)
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
@@ -207,9 +206,9 @@ class Fit(FitState):
 
     def fire_first(self, learn: Any) -> None:
         "Switch the model to training mode, and fire `before_fit`, which may switch parts back"
-        set_training(trained(learn))
+        switch(get_modes(*trained(learn)), True, *trained(learn))
         learn.calls.fire('before_fit', learn)
-        if self.kept is None: self.kept = [m for m, o in get_modes(*trained(learn)) if not o]
+        if self.kept is None: self.kept = [m for m, o in get_modes(*trained(learn)).items() if not o]
 
     def is_due(self, learn: Any) -> bool:
         "Between two epochs, return whether another is due; no interrupt in the last one is lost"
@@ -276,7 +275,8 @@ def open_epoch(fit: Fit, learn: Any) -> bool:
     is_new = fit.train is None
     if is_new:
         learn.state.reset_epoch()
-        set_training(trained(learn), fit.kept)
+        switch(get_modes(*trained(learn)), True, *trained(learn))
+        set_modes(dict.fromkeys(fit.kept, False))
         fit.train = learn._new_phase(True, history=learn.history)
     fit.opened, fit.train.pass_.epoch = perf_counter(), learn.state.epoch
     return is_new

@@ -329,7 +329,7 @@ def evaluating(phase: Phase, learn: Any, modes: Any = None) -> Iterator[Any]:
     owners = trained(learn)
     if modes is None: modes = get_modes(*owners)
     opts_train = learn._opts_train
-    switch(owners, modes, False)
+    switch(modes, False, *owners)
     try:
         with _Opened(learn, phase), torch.no_grad():
             learn._set_opt_modes(False)
@@ -430,7 +430,7 @@ class Learner(Hooked):
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics: list[Any] = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
-            self.objects = named_objects(parts.as_objects(state))    # what checkpoints hold besides
+            self.objects = named_objects(state)    # what checkpoints hold besides
             self.display = self._make_display(display) if display else None
             self._add_hooks([*as_hooks(hooks), *filter(None, [self.display])])
             self._known = frozenset(())

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['place', 'move', 'loader_for', 'divided', 'as_inputs', 'several', 'to_predict', 'about_step', 'class_names',
-           'check_parts', 'elsewhere', 'as_objects', 'describe_learner']
+           'check_parts', 'elsewhere', 'describe_learner']
 
 # %% ../../nbs/loop/14_parts.ipynb #ac5bb6a7
 from collections.abc import Mapping, Sequence
@@ -167,26 +167,6 @@ def elsewhere(name: str, where: str) -> property:
         if is_plain: raise AttributeError(f'learn.{name} would have no effect: {where}')
         vars(learn)[name] = value
     return property(get, put)
-
-# %% ../../nbs/loop/14_parts.ipynb #p0000006
-class _Values:
-    "A dict of plain values that steps change, as an object that is saved and restored in place"
-    def __init__(self, values: dict): self.values = values
-
-    def state_dict(self) -> dict: return dict(self.values)
-
-    def load_state_dict(self, state: dict) -> None:
-        devices = {k: o.device for k, o in self.values.items() if isinstance(o, Tensor)}
-        self.values.clear()
-        self.values.update({k: o.to(devices[k]) if k in devices else o for k, o in state.items()})
-
-def as_objects(state: Any) -> Any:
-    "Make objects of dicts of plain values in `Learner(state=...)`, which may be such a dict itself"
-    if type(state) in (list, tuple): return [_Values(o) if type(o) is dict else o for o in state]
-    if type(state) is not dict: return state
-    is_named = any(hasattr(o, 'state_dict') or type(o) is dict for o in state.values())
-    if not is_named: return {'state': _Values(state)} if state else {}
-    return {name: _Values(o) if type(o) is dict else o for name, o in state.items()}
 
 # %% ../../nbs/loop/14_parts.ipynb #p0000005
 def describe_learner(learn: Any) -> str:

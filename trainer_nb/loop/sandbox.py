@@ -9,15 +9,14 @@ __all__ = ['unchanged', 'DryRun', 'without_hooks', 'dry_run']
 import signal, warnings
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from types import FunctionType, MethodType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ..base import forget_iterator, listed, note_place
@@ -28,7 +27,7 @@ from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .interrupts import Interrupts, takes_interrupts
 from .optim import parameters, trained
 from .parts import check_parts
-from .snapshot import Snapshot
+from .snapshot import snapshot
 from .steps import loss_weight
 
 # %% ../../nbs/loop/20_sandbox.ipynb #5b0982e7
@@ -62,19 +61,16 @@ def _collections(learn):
             for k, o in vars(m).items() if k not in _OWN and isinstance(o, (list, dict, set))}
 
 # %% ../../nbs/loop/20_sandbox.ipynb #5b0982e8
-def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
+def _snapshot_of(learn: Any, has_loaders: bool = True) -> ExitStack:
     "Capture a learner with all that it owns; without loaders if their passes may be open"
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     data = _data(dls)
     owners, ids = _owners(learn, data), {*map(id, data)}     # of those whose tensors are not copied
-    tensors, places = [], [*map(vars, opts), *map(vars, owners)]
-    for m in _modules(learn):
-        tensors += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
-        places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
-    tensors += [v for o in owners if id(o) not in ids for v in vars(o).values() if isinstance(v, Tensor)]
-    before = Snapshot().generators(chain.from_iterable(vars(o).values() for o in owners)).rng(*dls)
-    before.objects(learn.objects.values()).places(places).tensors(tensors, no_grad=True)
-    for dl in dls: before.restore.append(partial(end_workers, dl))      # the first to run
+    places = [*map(vars, opts), *(vars(o) for o in owners if id(o) not in ids)]
+    for m in _modules(learn): places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
+    places += [dict(enumerate([*o.parameters(), *o.buffers()])) for o in trained(learn)]    # of scripted modules, too
+    before = snapshot(places, [vars(o) for o in owners if id(o) in ids], learn.objects.values(), *dls)
+    for dl in dls: before.callback(end_workers, dl)         # the first to run
     return before
 
 @contextmanager
@@ -83,7 +79,7 @@ def unchanged(learn: Any) -> Iterator[None]:
     before, held = _snapshot_of(learn), _collections(learn)
     try: yield
     finally:
-        before.put_back()
+        before.close()
         now = _collections(learn)
         names = [name for (name, i), old in held.items() if [*map(id, now.get((name, i), old))] != [*map(id, old)]]
         if names: warnings.warn(
@@ -210,7 +206,7 @@ def without_hooks(learn: Any) -> Iterator[Any]:
     twin.calls, twin.world = Calls([]), learn.world     # of its ranks
     try:
         with twin._trying(training=learn.training): yield twin
-    finally: before.put_back()
+    finally: before.close()
 
 def _check_ready(learn: Any) -> None:
     "Refuse parts that do not fit together, and training data that cannot be read again"
