@@ -595,6 +595,15 @@ def test_weights_and_random_states_are_put_back_whatever_a_part_does():
     assert same(weights(learn.model), before) and torch.equal(torch.get_rng_state(), drawn)
 
 
+@pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
+def test_a_scripted_model_is_put_back():
+    "Its parameters are in no dict of Python"
+    learn = make_learner(torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))), train_dl=batches())
+    before = [t.clone() for t in learn.model.state_dict().values()]
+    learn.lr_find(n_steps=5)
+    assert same(list(learn.model.state_dict().values()), before) and learn.model.training
+
+
 # Optimizers inside optimizers
 
 class Own(torch.optim.Optimizer):

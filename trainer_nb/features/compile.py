@@ -9,6 +9,7 @@ __all__ = ['Compile']
 import warnings
 from collections.abc import Callable
 from copy import copy
+from itertools import chain
 from time import perf_counter
 from types import FunctionType
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..base import can_replace_calls, compile_options, own_call, replace_call
-from ..loop import Hook, Learner, called_modules, parameters
+from ..loop import Hook, Learner, parameters
 
 # %% ../../nbs/features/07_compile.ipynb #8cbc916f
 def _fresh(f):
@@ -68,6 +69,12 @@ class _Functions:
         self.reasons.append(f'{what}: {why}')
         warnings.warn(f'Compile does not compile the {what}, because of {why}', stacklevel=3)
 
+# %% ../../nbs/features/07_compile.ipynb #7a6f07dc
+def _called(model):
+    "Return the modules with their own forward: the model, or those inside a mere container"
+    if type(model).forward is not nn.Module.forward: return [model]
+    return [*chain.from_iterable(map(_called, model.children()))]
+
 # %% ../../nbs/features/07_compile.ipynb #f532fe90
 class _CompiledModel:
     "Compiled calls of the modules that the learner calls, during a fit"
@@ -77,7 +84,7 @@ class _CompiledModel:
     def wrap(self, learn: Learner) -> None:
         "Make calls of the model run compiled code"
         if not can_replace_calls(): return self.functions.leave_out('forward', f'torch {torch.__version__}')
-        for m in called_modules(learn.model):
+        for m in _called(learn.model):
             self.old.append((m, replace_call(m, self._call_of(learn, m))))
 
     def _call_of(self, learn, m):

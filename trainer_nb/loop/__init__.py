@@ -20,8 +20,8 @@ from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, TrainingInterrupted
 from .mistakes import check_first, inputs_and_target
 from .snapshot import (
-    called_modules, get_modes, is_expanded, load_object_states, object_states,
-    plain_config, set_buffers, set_modes, set_opt_modes, unsaved_buffers
+    get_modes, is_expanded, load_object_states, object_states, set_buffers, set_modes, set_opt_modes,
+    unsaved_buffers
 )
 from .predict import Joined, sizes_of
 from .learner import Learner, class_names

@@ -28,8 +28,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..base import described, forget_iterator, kept_iterator, library_versions, needed, open_file
-from ..loop import Learner, plain_config
-from ..save import path_in
+from ..loop import Learner
+from ..save import path_in, plain_config
 from ..show import flatten
 from .engine import Engine, submit
 from .folder import RunFolder

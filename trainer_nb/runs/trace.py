@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from ..loop import Hook, Learner, MainProcessHook, named_parameters, plain_config, points, trained
+from ..loop import Hook, Learner, MainProcessHook, named_parameters, points, trained
+from ..save import plain_config
 from .program import data_checksum, environment, flat, used_by, versions
 from .worker import torch_settings
 
