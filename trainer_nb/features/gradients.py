@@ -120,7 +120,7 @@ class _Stepping(_Weighing):
         "Step the optimizers that still have accumulated gradients at the end of an epoch"
         if not (learn.training and self.windows and learn.is_last_batch): return
         self._loss = None
-        learn.phase.step(learn, [o for o in learn.opts if o in self.windows])
+        learn.phase.step([o for o in learn.opts if o in self.windows])
 
 # %% ../../nbs/features/01_gradients.ipynb #ffd5ee65
 class GradAccum(_Stepping):

@@ -144,13 +144,13 @@ class Phase:
     def opened(self, learn: Any) -> Iterator['Phase']:
         "Put it on the learner's stack in a `with` block: the hooks choose its model, modules switch their modes"
         self.learn, self.below, learn.phase = learn, learn.phase, self
-        found: list[tuple[nn.Module, bool]] = []
+        found: dict[nn.Module, bool] = {}
         try:
             self._bind()
             modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
-            found += get_modes(*modules)
-            self.below.in_eval = [m for m, is_training in found if not is_training]
-            self.switch(modules, found)
+            found |= get_modes(*modules)
+            self.below.in_eval = [m for m, is_training in found.items() if not is_training]
+            self.switch(found, modules)
             set_opt_modes(learn.opts.values(), self.training)
             yield self
         except Exception as e:
@@ -159,7 +159,7 @@ class Phase:
                 note_place(e, f'raised {self.place()}', self.batch)
             raise
         finally:
-            learn.phase, self.in_eval = self.below, [m for m, _ in found if not m.training]
+            learn.phase, self.in_eval = self.below, [m for m in found if not m.training]
             set_modes(found)
             set_opt_modes(learn.opts.values(), learn.training)
             self.release()
@@ -178,9 +178,9 @@ class Phase:
         groups = chain.from_iterable(o.param_groups for o in learn.opts.values())
         self.groups = [*zip(lr_names(learn.opts), groups)]
 
-    def switch(self, modules: Iterable[nn.Module], found: list) -> None:
-        "Switch modules to the mode of this pass, from those `found`"
-        switch([*modules], found, False)
+    def switch(self, found: Mapping[nn.Module, bool], modules: Iterable[nn.Module]) -> None:
+        "Switch modules to the mode of this pass; `found`: the modes of all inside them"
+        switch(found, False, *modules)
 
     def place(self) -> str:
         "Say in words where it is"
@@ -375,11 +375,10 @@ class Training(Phase):
     "A pass over the training data"
     training = True
 
-    def switch(self, modules: Iterable[nn.Module], found: list) -> None:
+    def switch(self, found: Mapping[nn.Module, bool], modules: Iterable[nn.Module]) -> None:
         "Switch modules to training mode, except those that hooks keep in evaluation mode"
-        learn = self.learn
-        switch([*modules], found, True)
-        for m in learn.fitting.kept if self.in_eval is None else self.in_eval: m.training = False
+        switch(found, True, *modules)
+        set_modes(dict.fromkeys(self.learn.fitting.kept if self.in_eval is None else self.in_eval, False))
 
     def batches(self) -> Iterator[Any]:
         "Open the loader, or its rest; raises ValueError if it was replaced"
@@ -608,9 +607,10 @@ class Fit:
         "Switch the model to training mode, and fire `before_fit`, which may switch parts back"
         learn = self.learn
         modules = trained(learn)
-        switch(modules, get_modes(*modules), True)
+        modes = get_modes(*modules)
+        switch(modes, True, *modules)
         learn.calls.fire('before_fit', learn)
-        self.kept = [m for m, is_training in get_modes(*modules) if not is_training]
+        self.kept = [m for m in modes if not m.training]
 
     def _restore_rng(self):
         learn = self.learn
@@ -769,7 +769,7 @@ class Fit:
     def state_dict(self, learn: Any) -> dict[str, Any]:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
-        if learn.phase is self.train: in_eval = [m for m, is_training in get_modes(*trained(learn)) if not is_training]
+        if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
         ids = {*map(id, in_eval or ())}
         running_s = perf_counter() - self.opened if self.state == 'running' else 0.
         def had_workers(dl): return is_warm(dl) or not {*map(id, self.warm)}.isdisjoint(map(id, each(dl)))

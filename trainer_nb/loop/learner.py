@@ -101,8 +101,7 @@ class Learner:
             self.bs, self.seed, self.config = bs, seed, config
             self.device = _place(model, loss_fn, device)
             if valid_dl is None and all(hasattr(train_dl, o) for o in ('train', 'valid', 'inputs', 'state_dict')):
-                name = type(train_dl).__name__      # a `Table`, `Images` or `Texts`
-                state = {name: train_dl, **state} if isinstance(state, Mapping) else [train_dl, *state]
+                state = {type(train_dl).__name__: train_dl, **named_objects(state)}      # a `Table`, `Images`, `Texts`
                 train_dl, valid_dl = train_dl.train, train_dl.valid
             if train_step is not None: self.train_step = train_step
             if eval_step is not None: self.eval_step = eval_step
@@ -172,7 +171,7 @@ class Learner:
     def do_step(self) -> None:
         "Forward: from `batch` to `loss` and `result`. Wrapped by hooks, overridden by subclasses"
         phase = self.phase
-        phase.take(phase.step_fn(phase.batch) if phase.generator is None else None, self._opts)
+        phase.take(phase.do['step'](phase.batch) if phase.generator is None else None, self._opts)
 
     def do_backward(self,
         loss: Tensor,   # 0-d
@@ -192,7 +191,7 @@ class Learner:
     def do_opt_step(self) -> bool:  # whether the optimizer stepped
         "Step `opt`"
         opt = self._opts[self.opt_name]
-        if self.closes: self.phase.step_with_closure(self)
+        if self.closes: self.phase.step_with_closure()
         else: opt_step(opt)
         return True
 
@@ -330,10 +329,10 @@ class Learner:
             with self.apart(phase):
                 if not self.is_fitting: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
-                while not phase.run(self, batches): pass
+                while not phase.run(batches): pass
                 if not phase.pass_.n: raise ValueError(
                     'valid_dl yielded no batch: is it empty, or a generator that was used up?')
-            return {'valid_' + k: v for k, v in phase.means(self).items()}
+            return {'valid_' + k: v for k, v in phase.means(self.world).items()}
 
     @with_comments
     def predict(self,
@@ -360,9 +359,9 @@ class Learner:
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
             phase, preds, targs = Validation(Pass(dl)), Joined('predictions'), Joined('targets')
             with self.apart(phase):
-                phase.step_fn = self._prediction_step(phase, how)
+                phase.do['step'] = self._prediction_step(phase, how)
                 for batch in phase.pass_:
-                    phase.begin(self, batch)
+                    phase.begin(batch)
                     try:
                         while phase.result is None: phase.do['do_step']()
                         if phase.pred is None: raise KeyError("the step returned no 'pred'")
@@ -373,7 +372,7 @@ class Learner:
                     sizes = sizes_of(phase.batch, phase.result.get('n'))
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
-                    phase.count(self)
+                    phase.count()
                     phase.clear()
             if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
             return (preds.result(), targs.result()) if with_targs else preds.result()
@@ -381,7 +380,7 @@ class Learner:
     def _prediction_step(self, phase, how):
         "Return the step for what `prepared` returned, which says `how`"
         if not self.is_own('predict_step'):
-            if not phase.is_default: return phase.step_fn
+            if not phase.is_default: return phase.do['step']
             return self._predicted if how else self.predict_step
         step = as_step(self.predict_step, self)
         def own(batch):
@@ -403,7 +402,7 @@ class Learner:
             phase = Validation(Pass([batch]))
             with self.apart(phase):
                 phase.batch = batch
-                phase.step_fn = lambda batch: {'pred': phase.model(*batch[0], **batch[1])}
+                phase.do['step'] = lambda batch: {'pred': phase.model(*batch[0], **batch[1])}
                 phase.do['do_step']()
                 return phase.pred
 

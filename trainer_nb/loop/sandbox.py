@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from .fit import Fit, Interrupts, Phase, Training
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
 from .optim import parameters, trained
-from .snapshot import Snapshot
+from .snapshot import snapshot
 
 _OWN = vars(nn.Module()).keys()     # attributes that torch gives each module
 
@@ -50,19 +49,16 @@ def _collections(learn):
             for m in _modules(learn) if not _is_library(type(m))
             for k, o in vars(m).items() if k not in _OWN and isinstance(o, (list, dict, set))}
 
-def _snapshot_of(learn: Any, has_loaders: bool = True) -> Snapshot:
+def _snapshot_of(learn, has_loaders=True):
     "Capture a learner with all that it owns; without loaders if their passes may be open"
     opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
     data = _data(dls)
     owners, ids = _owners(learn, data), {*map(id, data)}     # of those whose tensors are not copied
-    tensors, places = [], [*map(vars, opts), *map(vars, owners)]
-    for m in _modules(learn):
-        tensors += [*m.parameters(recurse=False), *m.buffers(recurse=False)]
-        places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
-    tensors += [v for o in owners if id(o) not in ids for v in vars(o).values() if isinstance(v, Tensor)]
-    before = Snapshot().generators(chain.from_iterable(vars(o).values() for o in owners)).rng(*dls)
-    before.objects(learn.objects.values()).places(places).tensors(tensors, no_grad=True)
-    for dl in dls: before.restore.append(partial(end_workers, dl))      # the first to run
+    places = [*map(vars, opts), *(vars(o) for o in owners if id(o) not in ids)]
+    for m in _modules(learn): places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
+    places += [dict(enumerate([*o.parameters(), *o.buffers()])) for o in trained(learn)]    # of scripted modules, too
+    before = snapshot(places, [vars(o) for o in owners if id(o) in ids], learn.objects.values(), *dls)
+    for dl in dls: before.callback(end_workers, dl)         # the first to run
     return before
 
 @contextmanager
@@ -71,7 +67,7 @@ def unchanged(learn: Any) -> Iterator[None]:
     before, held = _snapshot_of(learn), _collections(learn)
     try: yield
     finally:
-        before.put_back()
+        before.close()
         now = _collections(learn)
         names = [name for (name, i), old in held.items() if [*map(id, now.get((name, i), old))] != [*map(id, old)]]
         if names: warnings.warn(
@@ -105,15 +101,16 @@ class _Trial(Training):
         super().__init__(pass_)
         self.latest: tuple = None, 0        # losses and their weight
 
-    def add(self, learn: Any, losses: Mapping) -> None:
+    def add(self, losses: Mapping) -> None:
         loss = losses if losses.keys() - {'loss'} else losses.get('loss')
         self.latest, self.recorded = (loss, self.weight), {}
 
-    def count(self, learn: Any) -> None:
-        super().count(learn)
+    def count(self) -> None:
+        super().count()
         self.pass_.n += 1
 
-    def place(self, learn: Any) -> str:
+    def place(self) -> str:
+        learn = self.learn
         out = [h.name for h in learn.hooks
                if h not in learn.calls.hooks and not _is_library(type(h)) and h.in_dry_run is None]
         remark = f'; {", ".join(out)} took no part: set `in_dry_run = True` in a hook that steps need' if out else ''
@@ -133,7 +130,7 @@ class DryRun:
                 phase.latest = None, 0
                 try:
                     for batch in phase.pass_:
-                        phase.run(self.learn, [batch])
+                        phase.run([batch])
                         return phase.latest
                 except CancelEpoch:
                     self.learn.clear_grads()
@@ -182,7 +179,7 @@ def without_hooks(learn: Any) -> Iterator[Any]:
     twin.world = learn.world        # of its ranks
     try:
         with _Trial().opened(twin): yield twin
-    finally: before.put_back()
+    finally: before.close()
 
 @contextmanager
 def dry_run(learn: Any) -> Iterator[DryRun]:
