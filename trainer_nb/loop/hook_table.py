@@ -13,12 +13,10 @@ from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from html import escape
-from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
 from ..base import printable, with_comments
-from ..draw import COLORS
 from .hooks import LIFECYCLE, STEPS, Calls, Hook, check_ord
 
 # %% ../../nbs/loop/02_hook_table.ipynb #a4c7eb9a
@@ -62,19 +60,16 @@ HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, reason fo
 # %% ../../nbs/loop/02_hook_table.ipynb #356458ff
 def _why(hook, others):
     "Return the reason for the place of `hook` among the `others` at its point"
-    before = [o for o in others if hook in _predecessors(o, [hook])]
-    related = {'after': _predecessors(hook, others), 'before': before}
-    reasons = [f'{word} {", ".join(o.name for o in found)}'
-               for word, found in related.items() if found]
-    if reasons: return '; '.join(reasons)
-    has_equal = any(o is not hook and o.ord == hook.ord for o in others)
-    return 'registration' if has_equal else ''      # otherwise the column `ord` is the reason
+    reasons = [f'after {o.name}' for o in _predecessors(hook, others)]
+    reasons += [f'before {o.name}' for o in others if hook in _predecessors(o, [hook])]
+    is_tie = any(o is not hook and o.ord == hook.ord for o in others)       # if not, the column `ord` is the reason
+    return ', '.join(reasons) or ('registration' if is_tie else '')
 
 # %% ../../nbs/loop/02_hook_table.ipynb #adbbdb42
 def _duration(t):
     "Seconds in a readable unit"
-    units = ('s', 1), ('ms', 1e3), ('µs', 1e6)
-    unit, k = next((o for o in units if t*o[1] >= 1), units[-1])
+    for unit, k in ('s', 1), ('ms', 1e3), ('µs', 1e6):
+        if t*k >= 1: break
     return f'{t*k:,.1f} {unit}'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #831f2010
@@ -92,89 +87,35 @@ def _markdown(text):
 _NUMBERS = 'calls', 'time', 'ord'       # right-aligned columns
 
 def as_markdown(names: Sequence[str], rows: Sequence, right: Sequence[str] = _NUMBERS) -> str:
-    "Write rows as a Markdown table for a terminal; the last column wraps, those in `right` are numbers"
-    used = sum(max(map(len, column)) + 3 for column in list(zip(names, *rows))[:-1])
-    room = max(96 - used, 20)       # for the last column, in a terminal
-    lines = []
+    "Write rows of text as a Markdown table for a terminal; the last column wraps, those in `right` are numbers"
+    rows, lines = [[*map(_markdown, o)] for o in rows], []
+    used = sum(max(map(len, column)) + 3 for column in [*zip(names, *rows)][:-1])
     for *cells, last in rows:
-        first, *rest = wrap(last, room, break_long_words=False) or ['']
-        lines += [[*cells, first], *([''] * len(cells) + [part] for part in rest)]
-    widths = [max(map(len, column)) for column in zip(names, *lines)]
-    is_right = [name in right for name in names]
-    rule = ['-'*(w - 1) + ':' if r else '-'*w for w, r in zip(widths, is_right)]
-    def line(cells):
-        aligned = zip(cells, widths, is_right)
-        return ' | '.join(c.rjust(w) if right else c.ljust(w) for c, w, right in aligned)
-    return '\n'.join(f'| {line(cells)} |' for cells in [names, rule, *lines])
+        for part in wrap(last, max(96 - used, 20), break_long_words=False) or ['']:     # 100 columns in all
+            lines.append([*cells, part])
+            cells = ['' for _ in cells]
+    signs = ['>' if o in right else '<' for o in names]
+    forms = [f'{s}{max(map(len, column))}' for s, column in zip(signs, zip(names, *lines))]
+    rule = [format(':' if s == '>' else '-', f'-{form}') for s, form in zip(signs, forms)]
+    return '\n'.join(f'| {" | ".join(map(format, cells, forms))} |' for cells in [names, rule, *lines])
 
 # %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e02
-def _html_bar(share):
-    "A share in [0, 1] as HTML; its characters show where a viewer strips styles"
-    if not _bar(share): return ''
-    style = f'width:{100*share:.0f}px;height:8px;font-size:0;background:{COLORS[0]}'
-    return f'<div style="{style}">{_bar(share)}</div>'
-
-def _as_html(names, rows):
-    "Write rows of cells, which are HTML, as a table"
-    def style(name):
-        wrapping = ';white-space:nowrap' if name in ('when', 'hook', 'time') else ''
-        side = 'right' if name in _NUMBERS else 'left'
-        return f'text-align:{side};padding:2px 8px;vertical-align:top{wrapping}'
-    styles = [style(o) for o in names]
-    def row(tag, cells):
-        cells = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles))
-        return f'<tr style="background:none;border-top:1px solid #8886">{cells}</tr>'
-    body = ''.join(row('td', cells) for cells in rows)
-    return f'<table style="border-collapse:collapse;margin:0">{row("th", names)}{body}</table>'
+def _as_html(lines):
+    "Write lines (cells, rows to unfold) as a table; the first one has the names of both, and the last cell unfolds"
+    (names, heads), res = lines[0], []
+    styles = [f'text-align:{"right" if o in _NUMBERS else "left"};padding:2px 8px;vertical-align:top;'
+              f'white-space:{"normal" if o == names[-1] else "nowrap"}' for o in names]
+    for i, (cells, rows) in enumerate(lines):
+        tag, cells = 'td' if i else 'th', [*map(escape, cells)]
+        if len(rows) > 1:
+            table = _as_html([(o, ()) for o in [*heads, *rows]])
+            cells[-1] = f'<details><summary>{cells[-1]}</summary>{table}</details>'
+        row = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles))
+        res.append(f'<tr style="background:none;border-top:1px solid #8886">{row}</tr>')
+    return f'<table style="border-collapse:collapse;margin:0">{"".join(res)}</table>'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
-_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +(.+)', Hook.__doc__ or ''))   # by event or step
-
-def _meaning(point): return _MEANINGS.get(point, '').split(';')[0].replace('`', '')
-
-def _timing(table): return ['calls', 'time', 'share'] if any(r.calls for r in table.rows) else []
-
-def _measured(table, rows, bar):
-    "Cells with the largest number of calls, the time and its share; none before a fit"
-    if not _timing(table): return []
-    n, time = max(r.calls for r in rows), sum(max(r.time_s, 0) for r in rows)
-    total = sum(max(r.time_s, 0) for r in table.rows)
-    return [f'{n:,}', _duration(time) if n else '', bar(time/total) if total else '']
-
-def _points(table):
-    "Return each event or step to list with its rows, and why it has none"
-    found = {point: [*rows] for point, rows in groupby(table.rows, lambda r: r.point)}
-    def none(point): return '(never reached)' if point in table._skip else '(none)'
-    points = LIFECYCLE if table._all else found
-    return [(o, found.get(o, []), '' if o in found else none(o)) for o in points]
-
-def _each(table, rows, text, bar, indent):
-    "Cells of the hooks of an event or step, one by one"
-    cells = [[text(r.hook), *_measured(table, [r], bar), str(r.ord), text(r.why)] for r in rows]
-    if rows and rows[0].point in STEPS:
-        cells.append(['the step'] + ['']*(len(cells[0]) - 1))
-        for i, line in enumerate(cells[1:]): line[0] = indent*i + '└ ' + line[0]
-    return cells
-
-# %% ../../nbs/loop/02_hook_table.ipynb #hkt00002
-def _lines(table, text, bar, fold=lambda names, rows: names):
-    "Yield cells of each event or step; `fold` adds its rows to the names of its hooks"
-    idle, blank = [], ['' for _ in _timing(table)]
-    for point, rows, none in _points(table):
-        names = ' › '.join([text(r.hook) for r in rows] + ['(step)']*(point in STEPS))
-        if none: yield [point, *blank, f'{none} {_meaning(point)}']
-        elif blank and not table._all and not any(r.calls for r in rows): idle.append(point)
-        else: yield [point, *_measured(table, rows, bar), fold(names, rows)]
-    if idle: yield ['never called', *blank, ', '.join(idle)]
-    if blank:
-        yield ['all hooks', '', _measured(table, table.rows, bar)[1], '', text(_slowest(table))]
-
-def _slowest(table):
-    "Name the hooks that take most of the time"
-    times = Counter()
-    for r in table.rows: times[r.hook] += max(r.time_s, 0)
-    total = times.total() or 1.
-    return 'most of it: ' + ', '.join(f'{k} {100*t/total:.0f} %' for k, t in times.most_common(3))
+_MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +([^;\n]+)', Hook.__doc__ or ''))   # by event or step
 
 # %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 class HookTable:
@@ -184,35 +125,50 @@ class HookTable:
         skip: Iterable[str] = (),   # points that this learner never reaches
         all: bool = False,          # list points without a hook, too, and as text the hooks one by one
     ):
-        self.rows = []
+        self.rows, self._skip = [], {*skip}
         for point, here in calls.at.items():
-            if point in skip: continue
-            hooks = [c.hook for c in here]
-            for c in here:
-                why = _why(c.hook, hooks)
-                self.rows.append(HookRow(point, c.hook.name, c.hook.ord, why, c.n, c.time_s))
-        self._all, self._skip = all or not self.rows, {*skip}
+            hooks = [c.hook for c in here if point not in self._skip]
+            for h, c in zip(hooks, here):       # in a hook's own call, the time of the inner ones is subtracted already
+                self.rows.append(HookRow(point, h.name, h.ord, _why(h, hooks), c.n, max(c.time_s, 0)))
+        self._all = all or not self.rows
 
-    def __str__(self) -> str:
-        short = ['when', *_timing(self), 'hooks, in order']
-        if not self._all: return as_markdown(short, [*_lines(self, _markdown, _bar)])
-        names, rows = ['when', 'hook', *_timing(self), 'ord', 'why, or what happens'], []
-        for point, here, none in _points(self):
-            none_here = [none, *['']*(len(names) - 3), _meaning(point)]
-            cells = _each(self, here, _markdown, _bar, '· ') or [none_here]
-            rows += [[name, *line] for name, line in zip([point] + ['']*len(cells), cells)]
-        return as_markdown(names, rows)
+    def _numbers(self, rows):
+        "Cells of some rows: the largest number of calls, the time and its share; none before a fit"
+        if not any(r.calls for r in self.rows): return []
+        n, time, total = max(r.calls for r in rows), *(sum(r.time_s for r in o) for o in (rows, self.rows))
+        return [f'{n:,}', _duration(time) if n else '', _bar(time/(total or 1))]
+
+    def _lines(self):
+        "Yield the cells of each event or step, and rows of cells of its hooks one by one; names come first"
+        total, idle, times = self._numbers(self.rows), [], Counter()
+        names, blank = ['calls', 'time', 'share'][:len(total)], ['' for _ in total]
+        yield ['when', *names, 'hooks, in order'], [['hook', *names, 'ord', 'why, or what happens']]
+        for point in LIFECYCLE:
+            rows = [r for r in self.rows if r.point == point]
+            each = [[r.hook, *self._numbers([r]), str(r.ord), r.why] for r in rows]
+            if not rows:
+                none = '(never reached)' if point in self._skip else '(none)'
+                meaning = _MEANINGS.get(point, '').replace('`', '')
+                if self._all: yield [point, *blank, f'{none} {meaning}'], [[none, *blank, '', meaning]]
+            elif total and not self._all and not any(r.calls for r in rows): idle.append(point)
+            else:
+                if point in STEPS: each.append(['(step)', *blank, '', ''])
+                yield [point, *self._numbers(rows), ' › '.join(o[0] for o in each)], each
+        if idle: yield ['never called', *blank, ', '.join(idle)], []
+        for r in self.rows: times[r.hook] += r.time_s
+        slowest = ', '.join(f'{k} {100*t/(times.total() or 1):.0f} %' for k, t in times.most_common(3))
+        if total: yield ['all hooks', '', total[1], '', f'most of it: {slowest}'], []
+
+    def __str__(self):
+        rows = []
+        for cells, each in self._lines():
+            if self._all: rows += [['' if i else cells[0], *o] for i, o in enumerate(each)]
+            else: rows.append(cells)
+        return as_markdown(rows[0], rows[1:])
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self):
-        def fold(names, rows):
-            if len(rows) == 1: return names
-            cells = _each(self, rows, escape, _html_bar, '&nbsp;'*3)
-            table = _as_html(['hook', *_timing(self), 'ord', 'why there'], cells)
-            return f'<details><summary>{names}</summary>{table}</details>'
-        names = ['when', *_timing(self), 'hooks, in order']
-        return _as_html(names, _lines(self, escape, _html_bar, fold))
+    def _repr_html_(self): return _as_html([*self._lines()])
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c71d0a02
 def as_hooks(hooks: Any) -> tuple[Hook, ...]:
