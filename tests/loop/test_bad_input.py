@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import batches, make_learner, make_model, problem
 from trainer_nb.loop.hooks import Hook, LambdaHook
-from trainer_nb.loop.hook_table import HookOrderError
+from trainer_nb.loop.hooks import HookOrderError
 from trainer_nb.learner import Learner
 
 

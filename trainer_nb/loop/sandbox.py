@@ -10,7 +10,7 @@ from itertools import chain
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ..base import forget_iterator, listed
