@@ -191,7 +191,7 @@ def _found(r, gauge, limit, most):
 
     def measure(size):
         if (batch := samples.take(size)) is None: return samples.n
-        learn.train_dl, r.pass_, r.n_passes = [batch]*1000, None, 0
+        learn.train_dl, r.phase.pass_, r.n_passes = [batch]*1000, None, 0
         step()
         for _ in range(learn.state.grad_accum_steps - 1): step()    # it makes state
         peak = max(gauge.peak(step) for _ in range(learn.state.grad_accum_steps))

@@ -13,7 +13,7 @@ import torch
 
 from ..base import did_you_mean, folded
 from ..draw import current_cell
-from ..loop import CancelFit, Learner, as_count, set_lr
+from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
 from .lr_curve import RULES, LRCurve
 from .output import Budget, Loop, Pace, front_end
 
@@ -116,7 +116,7 @@ def _search(learn, curve, screen, name, stop_div):
     new = []
     def fetch():
         if not new: return
-        curve.losses += torch.stack(new).tolist()
+        curve.losses += stack_scalars(new).tolist()
         curve.lrs += [curve.lr_at(i) for i in range(len(curve.lrs), len(curve.losses))]
         new.clear()
         if stop_div and (i := _diverged(curve)) is not None:
@@ -131,7 +131,7 @@ def _search(learn, curve, screen, name, stop_div):
             for i in range(curve.n_steps):
                 set_lr(learn.opts[name], curve.lr_at(i))
                 loss = _point(learn, r, name, steps)
-                if loss is not None: new.append(loss.float())
+                if loss is not None: new.append(loss)
                 if r.is_over or loss is None: curve.outcome = 'stopped'
                 if curve.outcome or screen.budget.is_due or len(new) >= _AT_ONCE: fetch()
                 if curve.outcome: break
