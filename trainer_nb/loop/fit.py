@@ -144,16 +144,20 @@ class Phase:
     def opened(self, learn: Any) -> Iterator['Phase']:
         "Put it on the learner's stack in a `with` block: the hooks choose its model, modules switch their modes"
         self.learn, self.below, learn.phase = learn, learn.phase, self
-        found: dict[nn.Module, bool] = {}
+        found, in_eval = {}, self.in_eval
         try:
             self._bind()
             modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
             found |= get_modes(*modules)
             self.below.in_eval = [m for m, is_training in found.items() if not is_training]
-            self.switch(found, modules)
+            switch(found, self.training, *modules)
+            if self.training: set_modes(dict.fromkeys(learn.fitting.kept if in_eval is None else in_eval, False))
             set_opt_modes(learn.opts.values(), self.training)
-            yield self
+            with torch.set_grad_enabled(self.training): yield self
         except Exception as e:
+            if not self.training and 'does not require grad' in str(e): e.add_note(
+                'validation and prediction run without gradients; '
+                'a step that needs them computes under `with torch.enable_grad():`')
             if not isinstance(e, Cancel) and not _is_placed(e):
                 learn.explain(e)
                 note_place(e, f'raised {self.place()}', self.batch)
@@ -177,10 +181,6 @@ class Phase:
         self.is_default, self.default = not is_own, DefaultResult(self.loss_fn)
         groups = chain.from_iterable(o.param_groups for o in learn.opts.values())
         self.groups = [*zip(lr_names(learn.opts), groups)]
-
-    def switch(self, found: Mapping[nn.Module, bool], modules: Iterable[nn.Module]) -> None:
-        "Switch modules to the mode of this pass; `found`: the modes of all inside them"
-        switch(found, False, *modules)
 
     def place(self) -> str:
         "Say in words where it is"
@@ -265,8 +265,10 @@ class Phase:
                 for f in self.at['after_pred']: f(learn)
         self.weight = loss_weight(self.result, self.n)
 
-    def backward(self) -> None: raise NotImplementedError
-    def step(self, names: Iterable[str]) -> None: raise NotImplementedError
+    def check_any(self, name: str) -> None:
+        "Raise ValueError if the loader of a name yielded no batch"
+        if not self.pass_.n: raise ValueError(
+            f'{name} yielded no batch: is it empty, or a generator that was used up?')
 
     def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
@@ -367,18 +369,10 @@ def _checked_yield(item, opts):
     check_names('the step', [name], opts)
     return item
 
-def _check_any(name, n):    # raises ValueError
-    if not n: raise ValueError(f'{name} yielded no batch: is it empty, or a generator that was used up?')
-
 
 class Training(Phase):
     "A pass over the training data"
     training = True
-
-    def switch(self, found: Mapping[nn.Module, bool], modules: Iterable[nn.Module]) -> None:
-        "Switch modules to training mode, except those that hooks keep in evaluation mode"
-        switch(found, True, *modules)
-        set_modes(dict.fromkeys(self.learn.fitting.kept if self.in_eval is None else self.in_eval, False))
 
     def batches(self) -> Iterator[Any]:
         "Open the loader, or its rest; raises ValueError if it was replaced"
@@ -459,17 +453,6 @@ class Training(Phase):
 
 class Validation(Phase):
     "A pass over validation data, or a prediction"
-    @contextmanager
-    def opened(self, learn: Any) -> Iterator[Phase]:
-        "The same, without gradients"
-        try:
-            with super().opened(learn), torch.no_grad(): yield self
-        except RuntimeError as e:
-            if 'does not require grad' in str(e): e.add_note(
-                'validation and prediction run without gradients; '
-                'a step that needs them computes under `with torch.enable_grad():`')
-            raise
-
     def receive(self) -> None:
         "The same for a loss that may be a number, as no backward starts from it"
         learn = self.learn
@@ -636,7 +619,7 @@ class Fit:
                         if batches is None: batches = phase.batches()
                         phase.next_due = plan.next_due
                         if phase.run(batches): break
-                    _check_any('train_dl', state.batch_idx)
+                    phase.check_any('train_dl')
                     self.is_trained = True
                     if self._ends_with_valid(): self.validate()
             except CancelEpoch:
@@ -656,7 +639,7 @@ class Fit:
             if not phase.pass_.n: learn.calls.fire('before_valid', learn)
             batches = iter(phase.pass_)
             while not phase.run(batches): self.answer()
-            _check_any('valid_dl', phase.pass_.n)
+            phase.check_any('valid_dl')
         self._close_valid()
 
     def answer(self) -> None:

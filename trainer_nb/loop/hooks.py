@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from inspect import Parameter, signature
+from inspect import signature
 from time import perf_counter
 from typing import Any
 
@@ -199,12 +199,9 @@ class Call:
         return wrapped
 
 def _takes_loss(f):
-    "Return whether the wrapper of `do_backward` has a parameter for the loss after `learn` and `nxt`"
-    try: params = signature(f).parameters.values()
+    "Return whether the wrapper of `do_backward` has a parameter for the loss"
+    try: return 'loss' in signature(f).parameters
     except (TypeError, ValueError): return False        # some built-in functions have no signature
-    by_place = [p for p in params if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    is_named = len(by_place) > 2 and (by_place[2].default is Parameter.empty or by_place[2].name == 'loss')
-    return is_named or any(p.kind is p.VAR_POSITIONAL for p in params)
 
 class _Next:
     "What a wrapper calls as `nxt()`: the next wrapper or the step, with the loss that this one got"

@@ -330,8 +330,7 @@ class Learner:
                 if not self.is_fitting: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
-                if not phase.pass_.n: raise ValueError(
-                    'valid_dl yielded no batch: is it empty, or a generator that was used up?')
+                phase.check_any('valid_dl')
             return {'valid_' + k: v for k, v in phase.means(self.world).items()}
 
     @with_comments
@@ -721,15 +720,12 @@ class Learner:
             except AttributeError as e: raise missing_name(self, name, e) from None
 
     def __repr__(self):
-        params = set(trained_parameters(self))
+        parts, params = trained(self), trained_parameters(self)
         is_known = not any(map(nn.parameter.is_lazy, params))  # lazy layers have no shapes before their first batch
-        n = f'{sum(p.numel() for p in params):,} parameters' if is_known else 'parameters of unknown shapes'
-        name = type(self.own_model).__name__
-        if len(trained(self)) > 1 and any(True for _ in self.own_loss_fn.parameters()):
-            name += f' with {type(self.own_loss_fn).__name__}'
+        n = f'{sum(p.numel() for p in params):,}' if is_known else 'unknown'
         opts = ', '.join(type(o).__name__ for o in self._opts.values()) or 'no optimizer'
-        epochs = f'{self.state.epoch} epoch' + ('' if self.state.epoch == 1 else 's')
-        return f'Learner({name}, {n} on {self.device}, {opts}, {epochs} done)'
+        return (f'Learner({" with ".join(type(o).__name__ for o in parts)}, {n} parameters on {self.device}, {opts}, '
+                f'{self.state.epoch} epochs done)')
 
 def _place(model, loss_fn, device):
     "Move the modules to `device` or the default one; a model on several devices stays there"

@@ -68,7 +68,7 @@ def sizes_of(batch: Any, n: Any = None) -> set[int]:
 def _named(x):
     "Return the values of a mapping, named tuple, dataclass or tuple by name; None for anything else"
     if isinstance(x, Mapping): return dict(x.items())
-    if hasattr(x, '_fields'): return x._asdict()
+    if hasattr(x, '_fields'): return dict(zip(x.__match_args__, x))
     if is_dataclass(x) and not isinstance(x, type): return {o.name: getattr(x, o.name) for o in fields(x) if o.init}
     return dict(enumerate(x)) if isinstance(x, (list, tuple)) else None
 
