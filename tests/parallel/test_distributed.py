@@ -83,10 +83,14 @@ DATA = {'tensors': lambda: TensorLoader(X, Y, bs=9, shuffle=True),
 
 def wrapped(): return Accelerate(kwargs_handlers=[DistributedDataParallelKwargs()])     # as on GPUs
 
+def now_and_then(learn):
+    for p in learn.own_model.g.parameters(): p.requires_grad_(learn.state.batch_idx % 3 < 2)
+
 CASES = {   # what is given to the learner, and to fit
     'plain': dict(metrics=[accuracy, several]),
     'wrapped': dict(hooks=lambda: [wrapped(), GradClip(.5)]),
     'wrapped and frozen': dict(hooks=lambda: [wrapped(), Freeze('g')]),
+    'wrapped, frozen now and then': dict(hooks=lambda: [wrapped(), LambdaHook(before_step=now_and_then)]),
     'adam': dict(optim=lambda p: torch.optim.Adam(p, lr=.01, eps=1e-3), hooks=lambda: [GradNorm(), NaNGuard(every=2)]),
     'frozen': dict(hooks=lambda: [Freeze('g')]),
     'accumulation and clip': dict(hooks=lambda: [GradAccum(3), GradClip(.5)]),
