@@ -311,7 +311,7 @@ class Phase:
         _, is_own = learn.step_of(self.training)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
         awaited = not is_alone and (not self.training or learn.valid_dl is not None)
-        missing = partial(missing_inputs, learn.seen, 'train' if self.training else 'valid', awaited)
+        missing = partial(missing_inputs, learn.metric_inputs, 'train' if self.training else 'valid', awaited)
         columns = learn.history.columns if self.training else None
         self.sums = {name: Accumulator(
             learn.metrics, learn.device, columns, not is_own and is_sum(learn.own_loss_fn), missing, named) for name in sets}
