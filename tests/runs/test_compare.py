@@ -343,6 +343,7 @@ DAMAGED = [*([f'{{"kind": "{kind}", "batch": 301, "epoch": {v}, "step": {v}, "ti
               f'"valid_loss": {v}, "train_loss": {v}}}' for kind in ('valid', 'epoch', 'step', 'mark')]*3
              + [f'{{"kind": "valid", "batch": {v}, "valid_loss": 1.0}}', v] for v in NUMBERS),
            ['{"kind": "revised", "batch": 300, "first": [], "train_loss": [1.0]}'],
+           ['{"kind": "revised", "batch": 300, "first": 1000000000000000, "train_loss": [1.0]}'],
            ['{"kind": "revised", "batch": 300, "train_loss": 5}'], ['{"kind": "epoch", "batch": 300, "epoch": {}}'],
            ['{"kind": "epoch", "batch": 300}'], ['{"kind": "valid", "batch": 300}'], ['{"kind": "step", "batch": []}'],
            ['half a li', '[1]', '[{"a":'*10**5, '{"kind": "step", "batch": 301, "train_loss": "x"}']]
