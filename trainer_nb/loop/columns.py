@@ -124,7 +124,8 @@ class Columns:
 
     def replace(self, name: str, start: int, values: Iterable[float]) -> None:
         "Replace the values of a column from batch `start` on"
-        self.values[name] = self.fetch(name, 0, start)[:start] + array('d', values)
+        first = self._first(name)
+        self.values[name] = self.fetch(name, first, start)[:start - first] + array('d', values)
         self.n_revised += 1
 
     def totals(self, names: Iterable[str]) -> list[list[float]]:
@@ -154,10 +155,10 @@ class Columns:
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
 
-    def state_dict(self) -> dict:
-        "Return all values, as tensors"
+    def state_dict(self, start: int = 0) -> dict:
+        "Return the values from batch `start` on, as tensors"
         self._settle()
-        values = {k: torch.tensor(v, dtype=torch.float64) for k, v in self.values.items()}
+        values = {k: torch.tensor(self.fetch(k, start), dtype=torch.float64) for k in self.values}
         return {'n': self.n, 'start': self.start, 'values': values, 'weights': dict(self.weights),
                 'of_pass': sorted(self.of_pass)}
 
@@ -168,6 +169,12 @@ class Columns:
         self.values = {k: _as_array(v) for k, v in state['values'].items()}
         self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
         self.n_revised += 1
+
+    def load_pass(self, state: Mapping) -> None:
+        "Restore the values of the open pass, which each rank has of its own shards"
+        check_kinds(state, COLUMNS_KINDS, 'columns')
+        self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
+        for name, values in state['values'].items(): self.replace(name, self.start, values.tolist())
 
 _RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables and logs
 _MEANT = {'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction', *_RESERVED}    # keys that mean something

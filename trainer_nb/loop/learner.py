@@ -114,7 +114,7 @@ class Learner:
             self.requests: deque = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
             self.checked: tuple | None = None   # the parts whose first batch was checked
-            self.seen: dict = {}                # which metrics found their inputs in which phase
+            self.metric_inputs: dict = {}       # which metrics found their inputs in which phase
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if self.train_dl is train_dl and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
                 warnings.warn(f'bs={bs} changes nothing in train_dl, a DataLoader with '
