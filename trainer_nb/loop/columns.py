@@ -211,20 +211,22 @@ class Accumulator:
         is_sum = self.is_sum or result.get('reduction') == 'sum'
         if is_sum: weight = n
         weight = kept(weight)
+        def per_sample(v):
+            if not is_sum: return v
+            return v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
         for name, loss in losses.items():
             column, of = prefix + name, 'weight' if name == 'loss' else f'weight of {name}'
-            if is_sum: loss = loss/n if isinstance(n, Tensor) or n else math.nan       # an empty shard has no samples
-            row[column], of_pass[of], weights[column] = loss, weight, of
+            row[column], of_pass[of], weights[column] = per_sample(loss), weight, of
             self.losses[column] = None
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
-        if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
         if not self.others.issuperset(result):
             for name, value in self._numbers(result).items():
-                if prefix + name in row or name in row: self._leave_out(name)
-                else: row[prefix + name], of_pass[f'weight of {name}'] = value, weight
-                weights[prefix + name] = f'weight of {name}'
+                column, of = prefix + name, f'weight of {name}'
+                if column in row or name in row: self._leave_out(name)
+                else: row[column], of_pass[of], weights[column] = per_sample(value), weight, of
+        if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
         self.columns.add({**row, **rates}, of_pass, weights)
 
     def _measure(self, result, of_pass, weights):
