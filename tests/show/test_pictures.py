@@ -496,7 +496,7 @@ def test_the_best_epoch_is_where_its_value_is():
         assert p.shade == (60, 140)
     words = [o[2] for o in Drawn(chart.svg()).words]
     assert 'best 0.7 · epoch 2' in words and 'since then: valid +34 %, train −85 %' in words
-    assert h.monitor == ('valid_loss', 'min') and not metrics.rings
+    assert h.latest.monitor == ('valid_loss', 'min') and not metrics.rings
 
 def test_a_monitored_metric_has_the_ring():
     h = overfit()
