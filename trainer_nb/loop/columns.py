@@ -215,10 +215,12 @@ class Accumulator:
         is_sum = self.is_sum or result.get('reduction') == 'sum'
         if is_sum: weight = n
         weight = kept(weight)
+        def per_sample(v):
+            if not is_sum: return v
+            return v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
         for name, loss in losses.items():
             column, of = prefix + name, 'weight' if name == 'loss' else f'weight of {name}'
-            if is_sum: loss = loss/n if isinstance(n, Tensor) or n else math.nan       # an empty shard has no samples
-            row[column], of_pass[of], weights[column] = loss, weight, of
+            row[column], of_pass[of], weights[column] = per_sample(loss), weight, of
             self.losses[column] = None
         if not self.others.issuperset(result):
             for name, value in self._numbers(result).items():
@@ -226,7 +228,7 @@ class Accumulator:
                     self._leave_out(name)
                     continue
                 of = f'weight of {name}'
-                row[prefix + name], of_pass[of], weights[prefix + name] = value, weight, of
+                row[prefix + name], of_pass[of], weights[prefix + name] = per_sample(value), weight, of
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
