@@ -2,9 +2,9 @@
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, same, shuffled, weights
-from programs.sam import SAM, sam
-from trainer_nb.all import AMP, CancelStep, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
+from common import make_learner, same, shuffled, weights
+from programs.sam import sam
+from trainer_nb.all import AMP, GradAccum, GradClip, GradNorm, LambdaHook, NaNGuard
 from trainer_nb.loop.metrics import accuracy
 
 
@@ -31,7 +31,6 @@ def plain(optim, n_epochs=2, max_norm=None):
     "(model, losses of the first evaluations, number of evaluations)"
     model = net()
     opt, losses, n = optim(model.parameters()), [], 0
-    has_grads = isinstance(opt, SAM)
     for _ in range(n_epochs):
         for xb, yb in shuffled():
             seen = []
@@ -42,7 +41,7 @@ def plain(optim, n_epochs=2, max_norm=None):
                 if max_norm: nn.utils.clip_grad_norm_(model.parameters(), max_norm)
                 seen.append(loss.item())
                 return loss
-            if has_grads: closure()
+            closure()
             opt.step(closure)
             losses.append(seen[0])
             n += len(seen)
@@ -50,7 +49,7 @@ def plain(optim, n_epochs=2, max_norm=None):
 
 @pytest.mark.parametrize('name, max_norm', [
     ('lbfgs-plain', .2), ('lbfgs-wolfe', None), ('required', None), ('sam', .2)])
-def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass(name, max_norm):
+def test_an_optimizer_with_a_closure_equals_the_plain_loop_that_evaluates_before_the_step(name, max_norm):
     optim = OPTIMS[name]
     model, losses, n = plain(optim, max_norm=max_norm)
     passes, seen = [], {o: 0 for o in ('after_pred', 'after_loss', 'after_backward')}
@@ -64,7 +63,6 @@ def test_an_optimizer_with_a_closure_equals_the_plain_loop_without_an_extra_pass
     assert learn.history.steps['train_loss'] == losses and same(weights(learn.model), weights(model))
     assert len(passes) == n and set(seen.values()) == {n} and learn.state.optimizer_step == 10
     assert {r.point: r.calls for r in learn.describe_hooks().rows if r.hook == 'Watch'} == seen
-    assert not learn.phase.on_gradients
 
 REFUSED = {'GradAccum': lambda: GradAccum(2), 'NaNGuard': NaNGuard,
            'AMP(torch.float16)': lambda: AMP('fp16', scaler=lambda device: torch.amp.GradScaler(device))}
@@ -75,13 +73,3 @@ def test_what_cannot_evaluate_again_is_refused_by_name(name):
     before = weights(learn.model)
     with pytest.raises(ValueError) as e: learn.fit(1)
     assert str(e.value).startswith(f'{name} is not for LBFGS') and same(weights(learn.model), before)
-
-def test_a_step_that_is_cancelled_in_a_later_evaluation_leaves_the_weights():
-    n = []
-    def cancel(learn):
-        n.append(1)
-        if len(n) == 3: raise CancelStep
-    learn = make_learner(net(), batches()[:1], optim=OPTIMS['lbfgs-plain'], hooks=[LambdaHook(after_backward=cancel)])
-    before = [p.clone() for p in learn.model.parameters()]
-    learn.fit(1)
-    assert len(n) == 3 and same(before, list(learn.model.parameters())) and learn.state.optimizer_step == 0

@@ -135,9 +135,10 @@ def test_hooks_of_the_fit_and_own_modes_are_there_after_resume():
         assert learn.model[2].training and frozen not in learn.hooks
         assert frozen.seen == run()[1].seen and not any(mode for _, mode in frozen.seen)
 
-def test_a_model_that_a_hook_replaced_is_back():
+def test_a_model_that_a_hook_chose_is_left_at_the_end():
     class Replace(Hook):
-        def before_fit(self, learn): learn.model = torch.nn.Sequential(learn.model)
+        def model_for(self, learn, model): return torch.nn.Sequential(model)
+        def before_step(self, learn): assert learn.model[0] is learn.own_model
     for n in None, 3, 8:
         learn = start(Replace(), StopAt(n))
         model = learn.model
