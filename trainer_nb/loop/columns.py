@@ -218,16 +218,17 @@ class Accumulator:
             if is_sum: loss = loss/n if isinstance(n, Tensor) or n else math.nan       # an empty shard has no samples
             row[column], of_pass[of], weights[column] = loss, weight, of
             self.losses[column] = None
+        row.update(rates)
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
         if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
         if not self.others.issuperset(result):
             for name, value in self._numbers(result).items():
-                if prefix + name in row or name in row: self._leave_out(name)
+                if prefix + name in row or name in recorded: self._leave_out(name)
                 else: row[prefix + name], of_pass[f'weight of {name}'] = value, weight
                 weights[prefix + name] = f'weight of {name}'
-        self.columns.add({**row, **rates}, of_pass, weights)
+        self.columns.add(row, of_pass, weights)
 
     def _measure(self, result, of_pass, weights):
         "Pass the result to the metrics, and add the values of functions"
