@@ -248,7 +248,7 @@ class GradNorm(Hook):
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         name, clip = learn.opt_name, learn.provider('clipping')
         if clip is not None: clip.norms.pop(name, None)
-        is_known = clip is not None and clip.bounds_norm(name)
+        is_known = clip is not None and clip.bounds_norm(name) and not learn.closes     # else of a later evaluation
         norm = None if is_known else learn.world.whole(total_norm(gradients(learn.opt)))
         stepped = nxt()
         self.norms[name] = clip.norms[name] if norm is None else norm
