@@ -328,7 +328,7 @@ class Learner:
             self.metrics = as_metrics(self.metrics)
             phase = Validation(Pass(dl)).begin_sums(self, is_alone=True)
             with self.apart(phase):
-                if not self.is_fitting: self.calls.fire('before_valid', self)
+                if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
                 phase.check_any('valid_dl')
