@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from ..base import common_device, did_you_mean, entries, listed
+from ..base import did_you_mean, listed
 from .plan import as_rate
 
 # %% ../../nbs/loop/05_optim.ipynb #c0bd3dff
@@ -34,12 +34,7 @@ def gradients(opt: Optimizer) -> list[Tensor]:  # those that exist
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
     "Compute the 2-norm of all tensors together, 0-d, without waiting for a device"
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for o in tensors: by_device.setdefault(o.device, []).append(entries(o.detach()))
-    norms = [get_total_norm(o) for o in by_device.values()]
-    if len(norms) == 1: return norms[0]
-    device = common_device(norms)       # torch would choose that of the first, even if it is the host
-    return get_total_norm([o.to(device, non_blocking=True) for o in norms])
+    return get_total_norm([o.detach() for o in tensors])
 
 # %% ../../nbs/loop/05_optim.ipynb #0pt1m018
 def load_optimizer(opt: Optimizer, state: dict) -> None:

@@ -109,19 +109,14 @@ def _own_loss(out):
     return loss
 
 def _fields(o):
-    "Return the fields of an object with a `loss`: a named tuple, a dataclass or any other"
-    for fields in ('_fields', '__dataclass_fields__', '__dict__'):
-        if names := getattr(o, fields, None): return {name: getattr(o, name) for name in names}
-    return {}
+    "Return the fields of an output with a `loss`: a mapping, a named tuple, a dataclass or any other object"
+    if isinstance(o, Mapping): return o
+    return dict(zip(o.__match_args__, o)) if isinstance(o, tuple) else getattr(o, '__dict__', {})
 
 class DefaultResult:
     "Makes the result of the default step for a loss function, whose options are read once"
     def __init__(self, loss_fn: Callable | None):
-        self.loss_fn, self.ignored = loss_fn, ignored_id(loss_fn)
-        self.divides = _divides(loss_fn)
-        weighs = self.divides and loss_option(loss_fn, 'weight') is not None
-        # where a hook may put other weights
-        self.weights = getattr(loss_fn, '_buffers', None) or {'weight': loss_option(loss_fn, 'weight')} if weighs else {}
+        self.loss_fn, self.ignored, self.divides = loss_fn, ignored_id(loss_fn), _divides(loss_fn)
 
     def __call__(self, pred: object, targ: object, named: dict | None) -> dict:
         "Return loss, prediction and target, and the entries of batches and outputs with names"
@@ -131,10 +126,10 @@ class DefaultResult:
         if self.divides:
             labels = targ if loss_fn is not None else (named or {}).get('labels')
             if type(labels) is Tensor and not labels.is_floating_point():
-                res['loss_n'] = _divisor(labels, self.ignored, self.weights.get('weight'))
+                res['loss_n'] = _divisor(labels, self.ignored, loss_option(loss_fn, 'weight'))
         if named is None and type(pred) is Tensor: return res      # fast path
-        if not isinstance(pred, Mapping): pred = _fields(pred) if loss_fn is None else {}
-        found = {**(named or {}), **pred, **res}
+        fields = _fields(pred) if loss_fn is None or isinstance(pred, Mapping) else {}
+        found = {**(named or {}), **fields, **res}
         return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
 
 def loss_weight(
