@@ -17,7 +17,7 @@ from ..base import (
     check_kinds, described, drop_locals, format_bytes, is_oom, memory_in_use, note_place, to_device
 )
 from ..data import Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
-from .columns import ACCUMULATOR_KINDS, Accumulator, means_of_sets
+from .columns import ACCUMULATOR_KINDS, COLUMNS_KINDS, Accumulator, means_of_sets
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets, missing_inputs
 from .mistakes import check_first, check_untrained
@@ -148,7 +148,7 @@ class Phase:
             self._bind()
             modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
             found |= get_modes(*modules)
-            self.below.in_eval = [m for m, is_training in found.items() if not is_training]
+            if self.below.training: self.below.in_eval = [m for m, is_training in found.items() if not is_training]
             switch(found, self.training, *modules)
             if self.training: set_modes(dict.fromkeys(learn.fitting.kept if in_eval is None else in_eval, False))
             set_opt_modes(learn.opts.values(), self.training)
@@ -312,7 +312,7 @@ class Phase:
         _, is_own = learn.step_of(self.training)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
         awaited = not is_alone and (not self.training or learn.valid_dl is not None)
-        missing = partial(missing_inputs, learn.seen, 'train' if self.training else 'valid', awaited)
+        missing = partial(missing_inputs, learn.metric_inputs, 'train' if self.training else 'valid', awaited)
         columns = learn.history.columns if self.training else None
         self.sums = {name: Accumulator(
             learn.metrics, learn.device, columns, not is_own and is_sum(learn.own_loss_fn), missing, named) for name in sets}
@@ -323,13 +323,11 @@ class Phase:
         "Compute the values of the pass"
         found = {name: o.weighted(world) for name, o in self.sums.items()}
         if '' in found: return {k: mean for k, (mean, _) in found[''].items()}
-        return means_of_sets(found, chain.from_iterable(o.returned for o in self.sums.values()))
+        return means_of_sets(found, {*chain.from_iterable(o.returned for o in self.sums.values())})
 
-    def running(self) -> dict[str, float]:
+    def running(self, world: World) -> dict[str, float]:
         "Compute the metrics so far, on this rank"
-        learn = self.learn
-        is_alone = learn.world.size == 1
-        found = {name: o.running(is_alone) for name, o in self.sums.items()}
+        found = {name: o.running(world.size == 1) for name, o in self.sums.items()}
         return {f'{name}_{k}' if name else k: v for name, values in found.items() for k, v in values.items()}
 
     @property
@@ -474,8 +472,8 @@ def misplaced(e: Cancel) -> RuntimeError:
 _PHASE_KINDS = (None, {'pass': {str: object}, 'sums': {str: object}})
 FIT_KINDS = {'plan': {str: (None, int)}, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'is_trained': bool,
              'time_s': (int, float), 'in_eval': (None, [str]), 'warm': [str]}
-_RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'hooks': {str: object},
-               'objects': {str: object}, 'buffers': [{str: Tensor}]}
+_RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'columns': COLUMNS_KINDS,
+               'hooks': {str: object}, 'objects': {str: object}, 'buffers': [{str: Tensor}]}
 
 class Fit:
     """One `learn.fit(...)`: a context manager around its epochs
@@ -787,7 +785,9 @@ class Fit:
         "Return the state of this rank alone, where several train together"
         at = self.rng_states
         if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
+        columns = learn.history.columns
         res = {'rng_states': at, **{k: self._state_of(k) for k in ('train', 'valid')},
+               'columns': columns.state_dict(columns.start),
                'hooks': {h.name: h.state_dict() for h in learn.hooks if h.is_own},
                'objects': object_states(learn.objects), 'buffers': [learn.world.own_buffers(m) for m in trained(learn)]}
         return to_device(res, 'cpu')
@@ -796,6 +796,7 @@ class Fit:
         "Restore the state of this rank"
         check_kinds(state, _RANK_KINDS, 'the state of a rank')
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
+        learn.history.columns.load_pass(state['columns'])
         for h in learn.hooks:
             if h.name in state['hooks']: h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
         load_object_states(learn.objects, state['objects'])

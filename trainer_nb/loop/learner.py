@@ -19,7 +19,7 @@ from ..base import (
 )
 from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
 from .columns import check_column
-from .fit import Fit, Interrupts, Phase, Training, Validation, misplaced
+from .fit import Fit, Interrupts, Phase, TrainPass, Validation, misplaced
 from .history import History
 from .hook_table import HookTable
 from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
@@ -114,7 +114,7 @@ class Learner:
             self.requests: deque = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
             self.checked: tuple | None = None   # the parts whose first batch was checked
-            self.seen: dict = {}                # which metrics found their inputs in which phase
+            self.metric_inputs: dict = {}       # which metrics found their inputs in which phase
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if self.train_dl is train_dl and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
                 warnings.warn(f'bs={bs} changes nothing in train_dl, a DataLoader with '
@@ -328,7 +328,7 @@ class Learner:
             self.metrics = as_metrics(self.metrics)
             phase = Validation(Pass(dl)).begin_sums(self, is_alone=True)
             with self.apart(phase):
-                if not self.is_fitting: self.calls.fire('before_valid', self)
+                if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
                 phase.check_any('valid_dl')
@@ -653,7 +653,7 @@ class Learner:
     def is_last_batch(self) -> bool:
         "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
         pass_ = self.phase.pass_
-        if not isinstance(self.phase, Training) or pass_ is None: return False
+        if not isinstance(pass_, TrainPass): return False       # a dry run is one long epoch
         if not pass_.is_sized: return pass_.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 
