@@ -719,7 +719,8 @@ class Fit:
         for row in rows: own |= {k: v for k, v in row.items() if k not in ('batch', 'epoch', 'step')}
         valid = {k: own.pop(k) for k in [*own] if k.startswith('valid_')}
         if self.valid is not None: valid = {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
-        latest = {name: history.columns.fetch(name, history.n_steps - 1) for name in lr_names(learn.opts)}
+        names = lr_names(learn.opts) if history.n_steps else ()
+        latest = {name: history.columns.fetch(name, history.n_steps - 1) for name in names}
         row = {'epoch': learn.state.epoch, **{'train_' + k: v for k, v in means.items()}, **valid, **own,
                **{name: o[0] for name, o in latest.items() if o},
                'time_s': self.time_s + perf_counter() - self.opened}
