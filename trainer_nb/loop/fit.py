@@ -690,7 +690,7 @@ class Fit:
         history.returned |= dict.fromkeys(train.returned)
         for row in self._valid_rows(): values |= {k: v for k, v in row.items() if k not in ('batch', 'step')}
         if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
-        for name in lr_names(learn.opts):       # the last ones
+        for name in lr_names(learn.opts) if history.n_steps else ():       # the last ones
             if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
         row = {'epoch': learn.state.epoch, **values, 'time_s': self.time_s + perf_counter() - self.opened}
         with self.interrupts.closed():      # what is counted is recorded
