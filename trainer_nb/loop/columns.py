@@ -34,7 +34,7 @@ def _as_array(t):
     if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
     return res
 
-COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: str}, 'of_pass': [str]}
+COLUMNS_KINDS = {'n': int, 'start': int, 'n_agreed': int, 'values': {str: Tensor}, 'weights': {str: str}, 'of_pass': [str]}
 
 class Columns:
     """Values of batches by column, with the weights of their means
@@ -45,6 +45,7 @@ class Columns:
     """
     def __init__(self):
         self.n = self.start = 0                     # finished batches; those before the open pass
+        self.n_agreed = 0                           # batches with the values of all ranks
         self.values: dict[str, array] = {}          # column → doubles, from the first batch, or from `start` on
         self.weights: dict[str, str] = {}           # column with a mean → the column with its weights
         self.of_pass: set[str] = set()              # columns that hold the open pass only
@@ -150,26 +151,29 @@ class Columns:
     def agree(self, world: World) -> None:
         "Replace the values with a mean of the open pass, and their weights, by those of the global batches of all ranks"
         mine, found = [(name, of, name in self.of_pass) for name, of in self.weights.items()], {}
+        start = max(self.start, self.n_agreed)
         for name, of, is_brief in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
             self.weights[name] = of
             self.of_pass |= {of, name} if is_brief else {of}
-            v, w = (torch.tensor(self.fetch(o, self.start, self.n), dtype=torch.float64) for o in (name, of))
+            v, w = (torch.tensor(self.fetch(o, start, self.n), dtype=torch.float64) for o in (name, of))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             found[name] = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             found[of] = weight/world.size
-        for name, values in found.items(): self.replace(name, self.start, values.tolist())
+        for name, values in found.items(): self.replace(name, start, values.tolist())
+        self.n_agreed = self.n
 
     def state_dict(self) -> dict[str, Any]:
         "Return all values, as tensors"
         self._settle()
         values = {k: torch.tensor(v, dtype=torch.float64) for k, v in self.values.items()}
-        return {'n': self.n, 'start': self.start, 'values': values, 'weights': dict(self.weights),
+        return {'n': self.n, 'start': self.start, 'n_agreed': self.n_agreed, 'values': values, 'weights': dict(self.weights),
                 'of_pass': sorted(self.of_pass)}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, COLUMNS_KINDS, 'columns')
-        self.n, self.start, self.rows, self.arriving = state['n'], state['start'], [], []
+        for k in 'n', 'start', 'n_agreed': setattr(self, k, state[k])
+        self.rows, self.arriving = [], []
         self.values = {k: _as_array(v) for k, v in state['values'].items()}
         self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
         self.n_revised += 1

@@ -715,8 +715,8 @@ class Fit:
     def _close_epoch(self):
         "Record the epoch; a cancelled pass contributes what it has"
         learn, history, train = self.learn, self.learn.history, self.train
-        means, rows, own = train.means(learn.world), self._valid_rows(), {}
         if learn.world.size > 1: history.columns.agree(learn.world)
+        means, rows, own = train.means(learn.world), self._valid_rows(), {}
         history.returned |= dict.fromkeys(train.returned)
         for row in rows: own |= {k: v for k, v in row.items() if k not in ('batch', 'epoch', 'step')}
         valid = {k: own.pop(k) for k in [*own] if k.startswith('valid_')}
