@@ -803,8 +803,9 @@ class Fit:
         is_open = phase is not None and phase.pass_.start is not None
         return not is_open and getattr(getattr(learn, name), 'persistent_workers', False)
 
-    def rank_state(self, learn: Any) -> dict[str, Any]:
+    def rank_state(self, learn: Any, is_for_me: bool = False) -> dict[str, Any]:  # False: all ranks call it
         "Return the state of this rank alone, where several train together"
+        if self.train is not None and not is_for_me: learn.history.columns.agree(learn.world)
         at = self.rng_states
         if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
         res = {'rng_states': at, **{k: self._state_of(k) for k in ('train', 'valid')},
