@@ -1,5 +1,4 @@
 "Tensors of a GPU beside those of the host: torch's fake tensors know their device, and refuse what a GPU would refuse"
-from array import array
 from types import SimpleNamespace
 
 import pytest, torch
@@ -9,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 from trainer_nb.all import GradAccum
 from trainer_nb.base import common_device
 from trainer_nb.features.activations import Activations
-from trainer_nb.loop.history import _Series
+from trainer_nb.loop.columns import Columns
 from trainer_nb.loop.steps import stack_scalars
 from trainer_nb.loop.optim import load_optimizer, total_norm
 
@@ -32,16 +31,15 @@ def test_scalars_meet_on_the_device():
     assert common_device([1., torch.ones(1), far(1)]).type == 'cuda'
     assert common_device([1., torch.ones(1)]).type == 'cpu'
     assert on_far(stack_scalars([.5, far()])) and on_far(stack_scalars([torch.ones(1), far(1)]))
-    assert on_far(weighted_sums([.5, .25], [far(), far()])) and on_far(weighted_sums(far(2), [1, 2]))
-    assert on_far(weighted_sums(torch.ones(2), [far(), far()])) and on_far(total_norm([torch.ones(2), far(2)]))
+    assert on_far(total_norm([torch.ones(2), far(2)]))
 
 def test_a_column_holds_values_of_both(monkeypatch):
     "As of an optimizer that has no gradient in its first steps"
-    seen, series = [], _Series()
-    monkeypatch.setattr('trainer_nb.loop.history._as_array', lambda t: seen.append(t) or array('d', [0.]*len(t)))
-    series.extend(0, torch.zeros(3))
-    series.extend(3, far(2))
-    series.fetch()
+    seen, columns = [], Columns()
+    monkeypatch.setattr('trainer_nb.loop.columns.stack_scalars',
+                        lambda values: seen.append(stack_scalars(values)) or torch.zeros(len(values)))
+    for value in [*torch.zeros(3), *far(2)]: columns.add({'norm': value}, {}, {})
+    columns.fetch('norm')
     assert [(len(o), o.device.type) for o in seen] == [(5, 'cuda')]
 
 def test_gradients_of_a_checkpoint_follow_their_parameters():
@@ -58,7 +56,7 @@ def test_measurements_of_a_checkpoint_are_on_the_device(monkeypatch):
     model, hook = Far(), Activations()
     hook.layers, hook.rows = [('', 'Far')], [torch.ones(1, 6)]
     monkeypatch.setattr('trainer_nb.features.activations._find_layers', lambda *_: {'': model})
-    hook.before_fit(SimpleNamespace(fitting=SimpleNamespace(model=model), device=torch.device('cuda', 0),
+    hook.before_fit(SimpleNamespace(own_model=model, device=torch.device('cuda', 0),
                                     provider=lambda *_: None))
     assert on_far(torch.stack([*hook.rows, far(1, 6)]))
 

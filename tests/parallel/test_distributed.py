@@ -1,6 +1,6 @@
 """Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop,
 in a single process"""
-import gc, json, os, shutil, signal, subprocess, sys, time
+import gc, json, math, os, shutil, signal, subprocess, sys, time
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from trainer_nb.loop.hooks import Hook
 from trainer_nb.loop.world import World
 from trainer_nb.parallel.launch import forked
 from trainer_nb.parallel.sharding import shard
+from trainer_nb.runs.record import RecordTail, RunRecord
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
@@ -83,10 +84,14 @@ DATA = {'tensors': lambda: TensorLoader(X, Y, bs=9, shuffle=True),
 
 def wrapped(): return Accelerate(kwargs_handlers=[DistributedDataParallelKwargs()])     # as on GPUs
 
+def now_and_then(learn):
+    for p in learn.own_model.g.parameters(): p.requires_grad_(learn.state.batch_idx % 3 < 2)
+
 CASES = {   # what is given to the learner, and to fit
     'plain': dict(metrics=[accuracy, several]),
     'wrapped': dict(hooks=lambda: [wrapped(), GradClip(.5)]),
     'wrapped and frozen': dict(hooks=lambda: [wrapped(), Freeze('g')]),
+    'wrapped, frozen now and then': dict(hooks=lambda: [wrapped(), LambdaHook(before_step=now_and_then)]),
     'adam': dict(optim=lambda p: torch.optim.Adam(p, lr=.01, eps=1e-3), hooks=lambda: [GradNorm(), NaNGuard(every=2)]),
     'frozen': dict(hooks=lambda: [Freeze('g')]),
     'accumulation and clip': dict(hooks=lambda: [GradAccum(3), GradClip(.5)]),
@@ -196,6 +201,27 @@ def test_metric_objects():
     learn.metrics = [Quantile()]
     with pytest.raises(ValueError, match='metric `Quantile` keeps a state.*use a function, or torchmetrics'):
         learn.launch(2, 1)
+
+def test_values_of_batches_are_those_of_whole_batches(tmp_path):
+    "Numbers that a step returns, recorded means, and a name that another rank alone has; the record of a run, too"
+    def step(batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': F.cross_entropy(pred, batch[1]), 'size': pred.square().mean()}
+    def record(learn):
+        learn.record('double', 2*learn.result['size'], mean=True)
+        if not learn.is_main: learn.record('there', learn.loss, mean=True)
+    alone, learn = (make_learner(Whole(), TensorLoader(X, Y, bs=9), train_step=step, optim=sgd, seed=5,
+                                 hooks=[LambdaHook(after_loss=record)]) for _ in range(2))
+    alone.fit(2)
+    learn.launch(2, 2, hooks=[RunRecord(tmp_path/'log.jsonl')])
+    for rows in 'steps', 'epochs':
+        ours, theirs = getattr(alone.history, rows), getattr(learn.history, rows)
+        for k in ours.keys() - {'time_s'}: assert close(ours[k], theirs[k]), (rows, k, ours[k], theirs[k])
+    assert {'train_size', 'double'} < alone.history.steps.keys() and {'train_size', 'train_double'} < ours.keys()
+    assert all(math.isfinite(o) for o in learn.history.epochs['train_there'])
+    tail = RecordTail(tmp_path/'log.jsonl')
+    tail.update()
+    for k in 'train_size', 'double', 'train_loss', 'lr': assert tail.history.steps[k] == learn.history.steps[k], k
 
 # Stop, go on, checkpoints
 

@@ -24,7 +24,7 @@ def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
     k = n//n_epochs
     for e in range(n_epochs):
         losses = [scale*(math.exp(-(e*k + i)*r.random()/50) + .3) for i in range(k)]
-        h.add_steps(k, {'train_loss': losses})
+        h.columns.extend(k, {'train_loss': losses})
         row = {'valid_loss': losses[-1]*(1 + r.random()), f'valid_{metric}': r.random()}
         h.add_valid({'epoch': e, 'step': h.n_steps//2, **row})      # each step takes two batches
         h.add_epoch({'epoch': e, 'train_loss': sum(losses)/k, **row, 'time_s': 2.})
@@ -300,7 +300,7 @@ def test_names_are_short_and_printable_everywhere():
 def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_path):
     h = History()
     for e, v in enumerate([.3, .5, .4]):
-        h.add_steps(10, {'train_loss': [v]*10})
+        h.columns.extend(10, {'train_loss': [v]*10})
         row = {'valid_loss': v, 'valid_accuracy': 1 - v}
         h.add_valid({'epoch': e, 'step': 10*(e + 1), **row})
         h.add_epoch({'epoch': e, 'train_loss': v, **row, 'time_s': 2.})
@@ -343,6 +343,7 @@ DAMAGED = [*([f'{{"kind": "{kind}", "batch": 301, "epoch": {v}, "step": {v}, "ti
               f'"valid_loss": {v}, "train_loss": {v}}}' for kind in ('valid', 'epoch', 'step', 'mark')]*3
              + [f'{{"kind": "valid", "batch": {v}, "valid_loss": 1.0}}', v] for v in NUMBERS),
            ['{"kind": "revised", "batch": 300, "first": [], "train_loss": [1.0]}'],
+           ['{"kind": "revised", "batch": 300, "first": 1000000000000000, "train_loss": [1.0]}'],
            ['{"kind": "revised", "batch": 300, "train_loss": 5}'], ['{"kind": "epoch", "batch": 300, "epoch": {}}'],
            ['{"kind": "epoch", "batch": 300}'], ['{"kind": "valid", "batch": 300}'], ['{"kind": "step", "batch": []}'],
            ['half a li', '[1]', '[{"a":'*10**5, '{"kind": "step", "batch": 301, "train_loss": "x"}']]

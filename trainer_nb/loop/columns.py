@@ -34,7 +34,7 @@ def _as_array(t):
     if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
     return res
 
-COLUMNS_KINDS = {'n': int, 'start': int, 'n_agreed': int, 'values': {str: Tensor}, 'weights': {str: str}, 'of_pass': [str]}
+COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: str}, 'of_pass': [str]}
 
 class Columns:
     """Values of batches by column, with the weights of their means
@@ -45,11 +45,10 @@ class Columns:
     """
     def __init__(self):
         self.n = self.start = 0                     # finished batches; those before the open pass
-        self.n_agreed = 0                           # batches with the values of all ranks
         self.values: dict[str, array] = {}          # column → doubles, from the first batch, or from `start` on
         self.weights: dict[str, str] = {}           # column with a mean → the column with its weights
         self.of_pass: set[str] = set()              # columns that hold the open pass only
-        self.rows: list[dict[str, Any]] = []        # batches that are not packed yet
+        self.rows: list[dict] = []                  # batches that are not packed yet
         self.arriving: list[tuple] = []             # (first batch, column → what `_sent` returned)
         self.thread: int | None = None              # that of the fit, which alone may pack
         self.n_revised = 0                          # how often recorded values were replaced
@@ -70,35 +69,32 @@ class Columns:
 
     def _pack(self):
         "Send the latest batches to the host, without waiting for a device"
-        for first, chunk in self._taken(): self._append(first, chunk)       # the ones before have arrived
+        self._take()        # those before have arrived
         rows, self.rows = self.rows, []
-        names = dict.fromkeys(chain.from_iterable(rows))
         fills = dict.fromkeys(self.weights.values(), 0.)
-        chunk = {name: _sent([row.get(name, fills.get(name, math.nan)) for row in rows]) for name in names}
-        if any(event for _, event in chunk.values()): self.arriving.append((self.n - len(rows), chunk))
-        else: self._append(self.n - len(rows), chunk)
+        chunk = {name: _sent([row.get(name, fills.get(name, math.nan)) for row in rows])
+                 for name in dict.fromkeys(chain.from_iterable(rows))}
+        self.arriving.append((self.n - len(rows), chunk))
+        if not any(event for _, event in chunk.values()): self._take()
 
-    def _taken(self):
-        res, self.arriving = self.arriving, []
-        return res
-
-    def _append(self, first, chunk):
-        for name, (values, event) in chunk.items():
-            if event is not None: event.synchronize()
-            column = self.values.setdefault(name, array('d'))
-            column += self._gap(name, first - self._first(name) - len(column))
-            column += values if isinstance(values, array) else _as_array(values)
+    def _take(self):
+        "Append what has arrived, or wait for it"
+        for first, chunk in self.arriving:
+            for name, (values, event) in chunk.items():
+                if event is not None: event.synchronize()
+                column = self.values.setdefault(name, array('d'))
+                column += self._gap(name, first - self._first(name) - len(column))
+                column += values if isinstance(values, array) else _as_array(values)
+        self.arriving = []
 
     def _first(self, name): return self.start if name in self.of_pass else 0
-
-    def _gap(self, name, n):
-        return array('d', [0. if name in self.weights.values() else math.nan])*n
+    def _gap(self, name, n): return array('d', [0. if name in self.weights.values() else math.nan])*n
 
     def _settle(self):
         "Bring all values to the host; waits for the device"
         if self.thread not in (None, get_ident()): return
         if self.rows: self._pack()
-        for first, chunk in self._taken(): self._append(first, chunk)
+        self._take()
 
     @property
     def n_arrived(self) -> int:
@@ -123,7 +119,7 @@ class Columns:
 
     def extend(self, n: int, values: Mapping[str, Iterable[float]]) -> None:
         "Add `n` batches at once"
-        self._append(self.n, {name: (array('d', o), None) for name, o in values.items()})
+        self.arriving.append((self.n, {name: (array('d', o), None) for name, o in values.items()}))
         self.n += n
 
     def replace(self, name: str, start: int, values: Iterable[float]) -> None:
@@ -149,34 +145,36 @@ class Columns:
         return res
 
     def agree(self, world: World) -> None:
-        "Replace the values with a mean of the open pass, and their weights, by those of the global batches of all ranks"
-        mine, found = [(name, of, name in self.of_pass) for name, of in self.weights.items()], {}
-        start = max(self.start, self.n_agreed)
-        for name, of, is_brief in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            self.weights[name] = of
-            self.of_pass |= {of, name} if is_brief else {of}
-            v, w = (torch.tensor(self.fetch(o, start, self.n), dtype=torch.float64) for o in (name, of))
+        "Replace the values with a mean that stay by those of the global batches of all ranks"
+        mine = [o for o in self.weights if o not in self.of_pass]
+        for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
+            weights = self.fetch(self.weights.get(name, ''), self.start, self.n)
+            v = torch.tensor(self.fetch(name, self.start, self.n), dtype=torch.float64)
+            w = torch.tensor(weights).double() if name in self.weights else torch.zeros_like(v)
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
-            found[name] = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
-            found[of] = weight/world.size
-        for name, values in found.items(): self.replace(name, start, values.tolist())
-        self.n_agreed = self.n
+            mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
+            self.replace(name, self.start, mean.tolist())
 
-    def state_dict(self) -> dict[str, Any]:
-        "Return all values, as tensors"
+    def state_dict(self, start: int = 0) -> dict:
+        "Return the values from batch `start` on, as tensors"
         self._settle()
-        values = {k: torch.tensor(v, dtype=torch.float64) for k, v in self.values.items()}
-        return {'n': self.n, 'start': self.start, 'n_agreed': self.n_agreed, 'values': values, 'weights': dict(self.weights),
+        values = {k: torch.tensor(self.fetch(k, start), dtype=torch.float64) for k in self.values}
+        return {'n': self.n, 'start': self.start, 'values': values, 'weights': dict(self.weights),
                 'of_pass': sorted(self.of_pass)}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, COLUMNS_KINDS, 'columns')
-        for k in 'n', 'start', 'n_agreed': setattr(self, k, state[k])
-        self.rows, self.arriving = [], []
+        self.n, self.start, self.rows, self.arriving = state['n'], state['start'], [], []
         self.values = {k: _as_array(v) for k, v in state['values'].items()}
         self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
         self.n_revised += 1
+
+    def load_pass(self, state: Mapping) -> None:
+        "Restore the values of the open pass, which each rank has of its own shards"
+        check_kinds(state, COLUMNS_KINDS, 'columns')
+        self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
+        for name, values in state['values'].items(): self.replace(name, self.start, values.tolist())
 
 _RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables and logs
 _MEANT = {'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction', *_RESERVED}    # keys that mean something
@@ -217,21 +215,25 @@ class Accumulator:
         is_sum = self.is_sum or result.get('reduction') == 'sum'
         if is_sum: weight = n
         weight = kept(weight)
+        def per_sample(v):
+            if not is_sum: return v
+            return v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
         for name, loss in losses.items():
             column, of = prefix + name, 'weight' if name == 'loss' else f'weight of {name}'
-            if is_sum: loss = loss/n if isinstance(n, Tensor) or n else math.nan       # an empty shard has no samples
-            row[column], of_pass[of], weights[column] = loss, weight, of
+            row[column], of_pass[of], weights[column] = per_sample(loss), weight, of
             self.losses[column] = None
+        if not self.others.issuperset(result):
+            for name, value in self._numbers(result).items():
+                if prefix + name in row or name in recorded:        # another value has that column
+                    self._leave_out(name)
+                    continue
+                of = f'weight of {name}'
+                row[prefix + name], of_pass[of], weights[prefix + name] = per_sample(value), weight, of
         row.update(rates)
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
         if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
-        if not self.others.issuperset(result):
-            for name, value in self._numbers(result).items():
-                if prefix + name in row or name in recorded: self._leave_out(name)
-                else: row[prefix + name], of_pass[f'weight of {name}'] = value, weight
-                weights[prefix + name] = f'weight of {name}'
         self.columns.add(row, of_pass, weights)
 
     def _measure(self, result, of_pass, weights):
@@ -255,12 +257,8 @@ class Accumulator:
                 of_pass[of] = kept(m.n_counted(targ))
             for name, o in entries.items():
                 column = self.prefix + name
-                if column in self.losses or column in of_pass: self._refuse_double(name, m)
+                if column in self.losses or column in of_pass: raise _double(name, m)
                 of_pass[column], weights[column] = kept(o), of
-
-    def _refuse_double(self, name, metric):
-        raise ValueError(f'two columns are called `{name}`, the second one in metric `{metric.name}`: '
-                         'name one, Metric(f, name=...)')
 
     def _check_keys(self, result):
         "Leave out the metrics whose inputs only the other phase returns"
@@ -279,19 +277,15 @@ class Accumulator:
             if name in self.returned and not is_number(value): warnings.warn(
                 f'the step returned a number as {name!r} before and now a {type(value).__name__}: '
                 f'the column of {name!r} ends here; return a 0-d float tensor for each batch, or none', stacklevel=2)
-            is_column = is_number(value) and isinstance(name, str) and name not in self.inputs()
-            if not is_column and not (name in self.returned and is_number(value)): self._leave_out(name)
-            else: self.returned[name], res[name] = None, kept(value) if isinstance(value, Tensor) else float(value)
+            is_column = name in self.returned or isinstance(name, str) and name not in self.inputs()
+            if is_number(value) and is_column: self.returned[name], res[name] = None, kept(value)
+            else: self._leave_out(name)
         return res
 
     def _leave_out(self, name):
         "Make no column of a key"
         self.others.add(name)
         self.returned.pop(name, None)
-
-    def check(self, name: str, rates: Iterable[str], has_mean: bool) -> None:
-        "Refuse to record a value under a name that another column has"
-        check_column(name, [*rates, *(['loss', *(m.name for m in self.metrics)] if has_mean else ())])
 
     def weighted(self, world: World) -> dict[str, tuple[float, float]]:  # 'loss', metrics → (mean, weight)
         "Compute the means of all ranks with their total weights; empty if there was no batch"
@@ -307,7 +301,7 @@ class Accumulator:
         for m in self.metrics:
             if m.name not in self.objects or m.name in self.left_out: continue
             for name, v in m.call(lambda m=m: m.columns(self.objects[m.name].compute())).items():
-                if name in means: self._refuse_double(name, m)
+                if name in means: raise _double(name, m)
                 means[name] = float(v), n
         return {**means, **{k: v for k, v in last.items() if k not in means}}
 
@@ -320,7 +314,7 @@ class Accumulator:
             if m.name in self.objects and m.name not in self.left_out: res |= _computed(m, self.objects[m.name])
         return res
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict:
         "Return the state; the history holds the columns of training"
         columns = self.columns.state_dict() if self.prefix == 'valid_' else None
         return {'columns': columns, 'metrics': [m.name for m in self.metrics], 'left_out': sorted(self.left_out),
@@ -337,6 +331,9 @@ class Accumulator:
         self.left_out, self.returned = set(state['left_out']), dict.fromkeys(state['returned'])
         self.losses = dict.fromkeys(state['losses'])
         if state['columns'] is not None: self.columns.load_state_dict(state['columns'])
+
+def _double(name, metric): return ValueError(
+    f'two columns are called `{name}`, the second one in metric `{metric.name}`: name one, Metric(f, name=...)')
 
 _SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
 

@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from itertools import chain, takewhile
 from time import perf_counter
-from types import GeneratorType
+from types import GeneratorType, TracebackType
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ..base import (
     check_kinds, described, drop_locals, format_bytes, is_oom, memory_in_use, note_place, to_device
 )
 from ..data import Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
-from .columns import ACCUMULATOR_KINDS, Accumulator, means_of_sets
+from .columns import ACCUMULATOR_KINDS, COLUMNS_KINDS, Accumulator, means_of_sets
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets, missing_inputs
 from .mistakes import check_first, check_untrained
@@ -49,7 +49,7 @@ class Interrupts:
         if self.takes: self.old = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(self, kind: Any, *args: Any) -> None:
+    def __exit__(self, kind: type | None, *args: object) -> None:
         if self.takes: signal.signal(signal.SIGINT, signal.SIG_DFL if self.old is None else self.old)
         if self.n > self.n_asked == 0 and kind is None: raise KeyboardInterrupt
 
@@ -86,7 +86,7 @@ class Interrupts:
 
 class TrainPass(Pass):
     "A pass over the training data, whose finished batches `StepState` counts"
-    def __init__(self, dl: Any, state: Any):
+    def __init__(self, dl: object, state: StepState):
         self.state = state
         super().__init__(dl)
     # `state` is restored with the rest
@@ -107,7 +107,7 @@ class Phase:
         self.current: Accumulator | None = None         # that of the set that the current batch is of
         self.below: Phase | None = None                 # in which it was opened
         self.model: nn.Module | None = None             # that the steps call, and their loss function, as hooks
-        self.loss_fn: Any = None                        # chose them
+        self.loss_fn: Callable | None = None            # chose them
         self.at: dict[str, tuple] = {}                  # event → calls of hooks
         self.do: dict[str, Callable] = {}               # 'do_step' ... → the step within its hooks; 'step': the
                                                         # user's or the library's own, a function of the batch
@@ -123,8 +123,7 @@ class Phase:
 
     def clear(self) -> None:
         "Forget the batch, so that no tensor outlives it"
-        self.batch: Any = None
-        self.pred: Any = None
+        self.batch = self.pred = None                   # on the device; what the model or the step returned
         self.loss: Tensor | None = None
         self.result: Mapping | None = None              # of the step; None also while it yields losses
         self.weight: Any = None                         # of the loss, number or 0-d tensor
@@ -144,16 +143,20 @@ class Phase:
     def opened(self, learn: Any) -> Iterator['Phase']:
         "Put it on the learner's stack in a `with` block: the hooks choose its model, modules switch their modes"
         self.learn, self.below, learn.phase = learn, learn.phase, self
-        found: dict[nn.Module, bool] = {}
+        found, in_eval = {}, self.in_eval
         try:
             self._bind()
             modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
             found |= get_modes(*modules)
-            self.below.in_eval = [m for m, is_training in found.items() if not is_training]
-            self.switch(found, modules)
+            if self.below.training: self.below.in_eval = [m for m, is_training in found.items() if not is_training]
+            switch(found, self.training, *modules)
+            if self.training: set_modes(dict.fromkeys(learn.fitting.kept if in_eval is None else in_eval, False))
             set_opt_modes(learn.opts.values(), self.training)
-            yield self
+            with torch.set_grad_enabled(self.training): yield self
         except Exception as e:
+            if not self.training and 'does not require grad' in str(e): e.add_note(
+                'validation and prediction run without gradients; '
+                'a step that needs them computes under `with torch.enable_grad():`')
             if not isinstance(e, Cancel) and not _is_placed(e):
                 learn.explain(e)
                 note_place(e, f'raised {self.place()}', self.batch)
@@ -178,10 +181,6 @@ class Phase:
         groups = chain.from_iterable(o.param_groups for o in learn.opts.values())
         self.groups = [*zip(lr_names(learn.opts), groups)]
 
-    def switch(self, found: Mapping[nn.Module, bool], modules: Iterable[nn.Module]) -> None:
-        "Switch modules to the mode of this pass; `found`: the modes of all inside them"
-        switch(found, False, *modules)
-
     def place(self) -> str:
         "Say in words where it is"
         learn = self.learn
@@ -193,7 +192,7 @@ class Phase:
     # the batches
 
     def run(self,
-        batches: Iterable[Any],     # what the loader yields
+        batches: Iterable,          # what the loader yields
     ) -> bool:                      # whether all are done; False: something is due between two
         "Process batches: forward, backward, step and count"
         learn, at, forward = self.learn, self.at, self.do['do_step']
@@ -222,7 +221,7 @@ class Phase:
             if learn.requests or learn.state.optimizer_step >= self.next_due: return False
         return True
 
-    def begin(self, item: Any) -> None:
+    def begin(self, item: object) -> None:
         "Move a batch to the device, and count its samples"
         learn = self.learn
         dl, self.stepped = self.pass_.dl, False
@@ -233,7 +232,7 @@ class Phase:
         self.batch = to_device(item, learn.device)
         self.opt_names = tuple(learn.opts)
 
-    def take(self, res: Any, opts: Mapping) -> None:
+    def take(self, res: object, opts: Mapping) -> None:
         "Take what the step returned; of a generator what it yields next: an optimizer's name and its loss"
         if type(res) is GeneratorType: self.generator = res
         if self.generator is None:
@@ -265,8 +264,10 @@ class Phase:
                 for f in self.at['after_pred']: f(learn)
         self.weight = loss_weight(self.result, self.n)
 
-    def backward(self) -> None: raise NotImplementedError
-    def step(self, names: Iterable[str]) -> None: raise NotImplementedError
+    def check_any(self, name: str) -> None:
+        "Raise ValueError if the loader of a name yielded no batch"
+        if not self.pass_.n: raise ValueError(
+            f'{name} yielded no batch: is it empty, or a generator that was used up?')
 
     def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
@@ -311,7 +312,7 @@ class Phase:
         _, is_own = learn.step_of(self.training)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
         awaited = not is_alone and (not self.training or learn.valid_dl is not None)
-        missing = partial(missing_inputs, learn.seen, 'train' if self.training else 'valid', awaited)
+        missing = partial(missing_inputs, learn.metric_inputs, 'train' if self.training else 'valid', awaited)
         columns = learn.history.columns if self.training else None
         self.sums = {name: Accumulator(
             learn.metrics, learn.device, columns, not is_own and is_sum(learn.own_loss_fn), missing, named) for name in sets}
@@ -322,13 +323,11 @@ class Phase:
         "Compute the values of the pass"
         found = {name: o.weighted(world) for name, o in self.sums.items()}
         if '' in found: return {k: mean for k, (mean, _) in found[''].items()}
-        return means_of_sets(found, chain.from_iterable(o.returned for o in self.sums.values()))
+        return means_of_sets(found, {*chain.from_iterable(o.returned for o in self.sums.values())})
 
-    def running(self) -> dict[str, float]:
+    def running(self, world: World) -> dict[str, float]:
         "Compute the metrics so far, on this rank"
-        learn = self.learn
-        is_alone = learn.world.size == 1
-        found = {name: o.running(is_alone) for name, o in self.sums.items()}
+        found = {name: o.running(world.size == 1) for name, o in self.sums.items()}
         return {f'{name}_{k}' if name else k: v for name, values in found.items() for k, v in values.items()}
 
     @property
@@ -337,7 +336,7 @@ class Phase:
         mine = [k for o in self.sums.values() for k in o.returned]
         return mine if '' in self.sums else mine + [f'{name}_{k}' for name, o in self.sums.items() for k in o.returned]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict:
         "Return how far it has come"
         return {'pass': self.pass_.state_dict(), 'sums': {name: o.state_dict() for name, o in self.sums.items()}}
 
@@ -367,20 +366,12 @@ def _checked_yield(item, opts):
     check_names('the step', [name], opts)
     return item
 
-def _check_any(name, n):    # raises ValueError
-    if not n: raise ValueError(f'{name} yielded no batch: is it empty, or a generator that was used up?')
-
 
 class Training(Phase):
     "A pass over the training data"
     training = True
 
-    def switch(self, found: Mapping[nn.Module, bool], modules: Iterable[nn.Module]) -> None:
-        "Switch modules to training mode, except those that hooks keep in evaluation mode"
-        switch(found, True, *modules)
-        set_modes(dict.fromkeys(self.learn.fitting.kept if self.in_eval is None else self.in_eval, False))
-
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator:
         "Open the loader, or its rest; raises ValueError if it was replaced"
         learn = self.learn
         if learn.train_dl is not self.pass_.dl: raise ValueError(
@@ -459,17 +450,6 @@ class Training(Phase):
 
 class Validation(Phase):
     "A pass over validation data, or a prediction"
-    @contextmanager
-    def opened(self, learn: Any) -> Iterator[Phase]:
-        "The same, without gradients"
-        try:
-            with super().opened(learn), torch.no_grad(): yield self
-        except RuntimeError as e:
-            if 'does not require grad' in str(e): e.add_note(
-                'validation and prediction run without gradients; '
-                'a step that needs them computes under `with torch.enable_grad():`')
-            raise
-
     def receive(self) -> None:
         "The same for a loss that may be a number, as no backward starts from it"
         learn = self.learn
@@ -492,8 +472,8 @@ def misplaced(e: Cancel) -> RuntimeError:
 _PHASE_KINDS = (None, {'pass': {str: object}, 'sums': {str: object}})
 FIT_KINDS = {'plan': {str: (None, int)}, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'is_trained': bool,
              'time_s': (int, float), 'in_eval': (None, [str]), 'warm': [str]}
-_RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'hooks': {str: object},
-               'objects': {str: object}, 'buffers': [{str: Tensor}]}
+_RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'columns': COLUMNS_KINDS,
+               'hooks': {str: object}, 'objects': {str: object}, 'buffers': [{str: Tensor}]}
 
 class Fit:
     """One `learn.fit(...)`: a context manager around its epochs
@@ -509,8 +489,8 @@ class Fit:
         self.is_trained = False             # the training pass of this epoch is done
         self.state = 'new'                  # then 'running'; 'stopped', between two batches; or 'over'
         self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when it was opened or resumed
-        self.rng_states: Any = None         # RNG states at a stop; None while it runs
-        self.warm: list[Any] = []           # loaders that kept worker processes then
+        self.rng_states: tuple | None = None    # RNG states at a stop; None while it runs
+        self.warm: list = []                # loaders that kept worker processes then
         self.kept: list[nn.Module] = []     # modules that hooks keep in evaluation mode in training
         self.loaders: tuple = ()            # the user's own train_dl and valid_dl
         self.row: dict | None = None        # of the history, while `after_valid` or `after_epoch` is fired
@@ -544,7 +524,7 @@ class Fit:
             self.closing = closing.pop_all()
         return self
 
-    def __exit__(self, kind: Any, e: BaseException | None, tb: Any) -> bool:
+    def __exit__(self, kind: type | None, e: BaseException | None, tb: TracebackType | None) -> bool:
         learn, interrupts = self.learn, self.interrupts
         self.closing.callback(self._free, learn)
         self.closing.callback(self._report, learn, e)       # runs first
@@ -588,7 +568,7 @@ class Fit:
 
     # its epochs
 
-    def start(self, rates: Mapping[str, Any]) -> None:
+    def start(self, rates: Mapping) -> None:
         "Begin with nothing to resume, at the learning rates of some optimizers"
         learn, plan, history = self.learn, self.plan, self.learn.history
         self.fire_first()
@@ -636,7 +616,7 @@ class Fit:
                         if batches is None: batches = phase.batches()
                         phase.next_due = plan.next_due
                         if phase.run(batches): break
-                    _check_any('train_dl', state.batch_idx)
+                    phase.check_any('train_dl')
                     self.is_trained = True
                     if self._ends_with_valid(): self.validate()
             except CancelEpoch:
@@ -656,7 +636,7 @@ class Fit:
             if not phase.pass_.n: learn.calls.fire('before_valid', learn)
             batches = iter(phase.pass_)
             while not phase.run(batches): self.answer()
-            _check_any('valid_dl', phase.pass_.n)
+            phase.check_any('valid_dl')
         self._close_valid()
 
     def answer(self) -> None:
@@ -700,8 +680,8 @@ class Fit:
 
     def _valid_rows(self):
         "The validation passes of this epoch"
-        rows = self.learn.history.valid_rows
-        return [*reversed([*takewhile(lambda o: o['epoch'] == self.learn.state.epoch, reversed(rows))])]
+        state, rows = self.learn.state, reversed(self.learn.history.valid_rows)
+        return [*takewhile(lambda o: o['epoch'] == state.epoch, rows)][::-1]
 
     def _close_valid(self):
         "Record the values of a validation"
@@ -715,16 +695,14 @@ class Fit:
     def _close_epoch(self):
         "Record the epoch; a cancelled pass contributes what it has"
         learn, history, train = self.learn, self.learn.history, self.train
+        values = {'train_' + k: v for k, v in train.means(learn.world).items()}
         if learn.world.size > 1: history.columns.agree(learn.world)
-        means, rows, own = train.means(learn.world), self._valid_rows(), {}
         history.returned |= dict.fromkeys(train.returned)
-        for row in rows: own |= {k: v for k, v in row.items() if k not in ('batch', 'epoch', 'step')}
-        valid = {k: own.pop(k) for k in [*own] if k.startswith('valid_')}
-        if self.valid is not None: valid = {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
-        latest = {name: history.columns.fetch(name, history.n_steps - 1) for name in lr_names(learn.opts)}
-        row = {'epoch': learn.state.epoch, **{'train_' + k: v for k, v in means.items()}, **valid, **own,
-               **{name: o[0] for name, o in latest.items() if o},
-               'time_s': self.time_s + perf_counter() - self.opened}
+        for row in self._valid_rows(): values |= {k: v for k, v in row.items() if k not in ('batch', 'step')}
+        if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
+        for name in lr_names(learn.opts):       # the last ones
+            if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
+        row = {'epoch': learn.state.epoch, **values, 'time_s': self.time_s + perf_counter() - self.opened}
         with self.interrupts.closed():      # what is counted is recorded
             learn.state.epoch += 1
             self.train = self.valid = None
@@ -766,7 +744,7 @@ class Fit:
             if self.rng_states is not None: self.rng_states[1][i] = []    # of the first one's generators
         self.loaders = learn.train_dl, learn.valid_dl
 
-    def state_dict(self, learn: Any) -> dict[str, Any]:
+    def state_dict(self, learn: Any) -> dict:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
         if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
@@ -781,7 +759,7 @@ class Fit:
 
     def _state_of(self, name): return self.phases[name].state_dict() if name in self.phases else None
 
-    def load_state_dict(self, learn: Any, state: Mapping[str, Any], plan: bool = False) -> None:
+    def load_state_dict(self, learn: Any, state: Mapping, plan: bool = False) -> None:
         "Take over the progress of another fit of the same parts, with `plan` its bounds, too"
         is_same = self.plan.valid_every == state['plan']['valid_every']
         self.plan.load_state_dict(state['plan'], plan)
@@ -803,20 +781,22 @@ class Fit:
         is_open = phase is not None and phase.pass_.start is not None
         return not is_open and getattr(getattr(learn, name), 'persistent_workers', False)
 
-    def rank_state(self, learn: Any, is_for_me: bool = False) -> dict[str, Any]:  # False: all ranks call it
+    def rank_state(self, learn: Any) -> dict:
         "Return the state of this rank alone, where several train together"
-        if self.train is not None and not is_for_me: learn.history.columns.agree(learn.world)
         at = self.rng_states
         if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
+        columns = learn.history.columns
         res = {'rng_states': at, **{k: self._state_of(k) for k in ('train', 'valid')},
+               'columns': columns.state_dict(columns.start),
                'hooks': {h.name: h.state_dict() for h in learn.hooks if h.is_own},
                'objects': object_states(learn.objects), 'buffers': [learn.world.own_buffers(m) for m in trained(learn)]}
         return to_device(res, 'cpu')
 
-    def load_rank_state(self, learn: Any, state: Mapping[str, Any]) -> None:
+    def load_rank_state(self, learn: Any, state: Mapping) -> None:
         "Restore the state of this rank"
         check_kinds(state, _RANK_KINDS, 'the state of a rank')
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
+        learn.history.columns.load_pass(state['columns'])
         for h in learn.hooks:
             if h.name in state['hooks']: h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
         load_object_states(learn.objects, state['objects'])

@@ -20,7 +20,7 @@ def by_column(rows: Sequence[Mapping]) -> dict[str, list]:
     names = [o for o in names if o not in last] + last
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
-def format_cell(name: str, v: Any, first_s: float) -> str:
+def format_cell(name: str, v: float, first_s: float) -> str:
     "Format a value of the epoch table; the first epoch's time, in seconds, chooses the unit of all"
     if name == 'epoch': return str(v)
     if name == 'time_s':
@@ -106,7 +106,7 @@ class History:
         "Note in a few words what was done after the latest batch, 'lr × 2 → 0.02'; the plot marks it"
         self.flags.append((self.n_steps, what))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict:
         "Return all values"
         return {'columns': self.columns.state_dict(), 'epoch_rows': [dict(o) for o in self.epoch_rows],
                 'valid_rows': [dict(o) for o in self.valid_rows], 'ends': [*self.ends], 'returned': [*self.returned],
@@ -163,15 +163,11 @@ class History:
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
-        names = [o for o in self.columns.names() if o.startswith('train_loss')]
-        if 'train_loss' in names: names = ['train_loss']     # others are what a step returned, too
-        res = []
-        for name in names:
-            enough = 1 if name == 'train_loss' else 10      # one of several may be left out of some batches
-            latest = self.columns.fetch(name, max(self.n_steps - enough, 0), self.n_steps)
-            if len(latest) < enough or any(map(math.isfinite, latest)): continue
-            values = self.columns.fetch(name, 0, self.n_steps)
-            res.append(next((i for i in range(len(values), 0, -1) if math.isfinite(values[i - 1])), 0) + 1)
+        names, n, res = [o for o in self.columns.names() if o.startswith('train_loss')], self.n_steps, []
+        for name in ['train_loss'] if 'train_loss' in names else names:     # others are what a step returned, too
+            values, enough = self.columns.fetch(name, 0, n), 1 if name == 'train_loss' else 10
+            if n < enough or any(map(math.isfinite, values[-enough:])): continue    # one may be left out of batches
+            res.append(next((i for i in range(n, 0, -1) if math.isfinite(values[i - 1])), 0) + 1)
         return min(res, default=None)
 
     def best(self, first: int = 0) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from inspect import Parameter, signature
+from inspect import signature
 from time import perf_counter
 from typing import Any
 
@@ -85,7 +85,7 @@ class Hook:
     provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
     state_kinds: dict = {}              # what a checkpoint saves: attribute → kind, as for `check_kinds`
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         _check_names(dir(cls), cls.__name__)
         for side in 'runs_before', 'runs_after', 'provides':
@@ -104,7 +104,7 @@ class Hook:
         "Return the model of the pass that opens, in a fit or outside: an average, a wrapped or compiled one"
         return model
 
-    def loss_for(self, learn: Any, loss_fn: Any) -> Any:
+    def loss_for(self, learn: Any, loss_fn: Callable | None) -> Callable | None:
         "Return the loss function of the pass that opens"
         return loss_fn
 
@@ -199,12 +199,9 @@ class Call:
         return wrapped
 
 def _takes_loss(f):
-    "Return whether the wrapper of `do_backward` has a parameter for the loss after `learn` and `nxt`"
-    try: params = signature(f).parameters.values()
+    "Return whether the wrapper of `do_backward` has a parameter for the loss"
+    try: return 'loss' in signature(f).parameters
     except (TypeError, ValueError): return False        # some built-in functions have no signature
-    by_place = [p for p in params if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    is_named = len(by_place) > 2 and (by_place[2].default is Parameter.empty or by_place[2].name == 'loss')
-    return is_named or any(p.kind is p.VAR_POSITIONAL for p in params)
 
 class _Next:
     "What a wrapper calls as `nxt()`: the next wrapper or the step, with the loss that this one got"
@@ -283,7 +280,7 @@ def _sorted(hooks):
         sorter.done(i)
     return res
 
-def as_hooks(hooks: Any) -> tuple[Hook, ...]:
+def as_hooks(hooks: Hook | Iterable[Hook]) -> tuple[Hook, ...]:
     "Return hooks as a tuple"
     return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
 
@@ -329,7 +326,7 @@ class HookList(list):
         res[:] = [others.get(id(h), h) for h in self]
         return res
 
-    def get(self, cls: type | str | Hook, default: Any = ...) -> Any:
+    def get(self, cls: type | str | Hook, default: object = ...) -> Any:
         "Return the first hook of a class, given by itself or by its name; raises KeyError without a default"
         for h in self:
             if h is cls or h.name == cls or isinstance(cls, type) and isinstance(h, cls): return h

@@ -2,9 +2,10 @@
 
 import signal, warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
+from os import PathLike
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Never
 
@@ -18,7 +19,7 @@ from ..base import (
 )
 from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
 from .columns import check_column
-from .fit import Fit, Interrupts, Phase, Training, Validation, misplaced
+from .fit import Fit, Interrupts, Phase, TrainPass, Validation, misplaced
 from .history import History
 from .hook_table import HookTable
 from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
@@ -35,7 +36,7 @@ from .steps import as_step, check_loss, needed_names, unpack
 from .world import World
 
 
-def _of_phase(name: str, doc: str) -> Any:
+def _of_phase(name, doc):
     "Make a property that reads and sets an attribute of the innermost phase"
     def get(learn): return getattr(learn.phase, name)
     def put(learn, value): setattr(learn.phase, name, value)
@@ -59,34 +60,34 @@ class Learner:
     @with_comments
     def __init__(self,
         model: nn.Module,           # moved to `device`
-        train_dl: Any = None,       # iterable of batches; or a tuple of tensors or arrays (x, y),
+        train_dl: object = None,    # iterable of batches; or a tuple of tensors or arrays (x, y),
                                     # shuffled and cut into batches of `bs`; or a dict of names to
                                     # these; or a `Table`, `Images` or `Texts`, with its validation
                                     # data, which is saved like what is in `state`
-        valid_dl: Any = None,       # the same for validation, in order; those of a dict in turn,
+        valid_dl: object = None,    # the same for validation, in order; those of a dict in turn,
                                     # with columns `valid_<name>_loss` etc. None: no validation
         *,
-        loss_fn: Any = None,        # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
+        loss_fn: Callable | None = None,    # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
                                     # has a `loss` of its own
-        train_step: Any = None,     # `train_step(batch, learn)` → dict with 'loss', or a generator
+        train_step: Callable | None = None, # `train_step(batch, learn)` → dict with 'loss', or a generator
                                     # of (optimizer's name, loss); other numbers: history columns
-        eval_step: Any = None,      # the same for validation; default: `train_step`
-        predict_step: Any = None,   # `predict_step(batch, learn)` → predictions, for `predict`,
+        eval_step: Callable | None = None,  # the same for validation; default: `train_step`
+        predict_step: Callable | None = None,   # `predict_step(batch, learn)` → predictions, for `predict`,
                                     # where batches may lack the target; default: the step above
-        optim: Any = None,          # an optimizer; a class or factory called with the parameters
+        optim: object = None,       # an optimizer; a class or factory called with the parameters
                                     # (and `lr`); or a dict of names to either. Default AdamW
-        lr: Any = None,             # learning rate > 0 of an optimizer step; None: the optimizer's
+        lr: float | Mapping | None = None,  # learning rate > 0 of an optimizer step; None: the optimizer's
                                     # own. By names of parameters, {'body': 1e-4, 'head': 1e-3}, it
                                     # makes param groups; where `optim` is a dict, a dict by its
                                     # names. A number is the largest group's; others keep their ratio
-        metrics: Any = (),          # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
-        hooks: Any = (),            # `Hook`s, or a single one
+        metrics: object = (),       # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
+        hooks: Hook | Iterable[Hook] = (),  # `Hook`s, or a single one
         bs: int = 64,               # samples in a batch, where the data is a tuple of tensors
-        device: Any = None,         # where to train; default: the model's device, or the accelerator if that is the CPU
-        display: Any = True,        # False, or what the hook `Display` takes
+        device: torch.device | str | None = None,   # where to train; default: the model's device, or the accelerator if that is the CPU
+        display: bool | str = True, # False, or what the hook `Display` takes
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
-        state: Any = (),            # objects with `state_dict` and `load_state_dict` that steps or
+        state: object = (),         # objects with `state_dict` and `load_state_dict` that steps or
                                     # hooks change, or dict: name → one; or a dict of numbers,
                                     # tensors and lists. All are saved and restored with the rest
         **others: Never,            # none; a name from another library raises an error that gives the name here
@@ -113,7 +114,7 @@ class Learner:
             self.requests: deque = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
             self.checked: tuple | None = None   # the parts whose first batch was checked
-            self.seen: dict = {}                # which metrics found their inputs in which phase
+            self.metric_inputs: dict = {}       # which metrics found their inputs in which phase
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if self.train_dl is train_dl and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
                 warnings.warn(f'bs={bs} changes nothing in train_dl, a DataLoader with '
@@ -129,7 +130,7 @@ class Learner:
 
     @with_comments
     def train_step(self,
-        batch: Any,     # what the loader yielded, on the device
+        batch: object,  # what the loader yielded, on the device
     ) -> Any:           # dict: 'loss' (0-d tensor), 'pred', 'targ', and what named batches and outputs hold
         "The step of a model and a loss function; override it, or pass `train_step(batch, learn)`"
         phase = self.phase
@@ -144,14 +145,14 @@ class Learner:
 
     @with_comments
     def eval_step(self,
-        batch: Any,     # what the loader yielded, on the device
+        batch: object,  # what the loader yielded, on the device
     ) -> Any:           # dict as `train_step` returns it; 'loss' may be missing
         "The step of validation; default: `train_step`"
         return self.train_step(batch)
 
     @with_comments
     def predict_step(self,
-        batch: Any,     # what `predict` was passed, on the device: batches of tensors or lists; of
+        batch: object,  # what `predict` was passed, on the device: batches of tensors or lists; of
                         # a loader what it yields
     ) -> Any:           # predictions, or a dict with 'pred', and 'targ' for `with_targs=True`
         "The step of `predict`; default: call the model, or the step of validation if that is your own"
@@ -225,13 +226,13 @@ class Learner:
         valid_every_epochs: int | None = None,  # ≥ 1: epochs between validations, where they are slow; the last epoch
                                                 # always has one. None: each epoch
         valid_first: bool = False,      # validate before the first step, too
-        lr: Any = None,                 # learning rate > 0 from here on, of the group with the
+        lr: float | Mapping | None = None,  # learning rate > 0 from here on, of the group with the
                                         # largest; others keep their ratio. For several optimizers a
                                         # dict by name. Unused if a checkpoint is resumed
-        hooks: Any = (),                # hooks for this fit alone
+        hooks: Hook | Iterable[Hook] = (),  # hooks for this fit alone
         keep_best: bool | str = False,  # True: end with the weights of the lowest valid_loss; or by
                                         # another epoch column, such as 'valid_accuracy'
-        resume: Any = False,            # True or a path: finish what a checkpoint began, `n_epochs` in all
+        resume: bool | str | PathLike = False,  # True or a path: finish what a checkpoint began, `n_epochs` in all
         on_interrupt: str = 'raise',    # 'raise' `TrainingInterrupted` after an interrupt, or 'return'
         **others: Never,                # none; a name from another library raises an error that gives the name here
     ) -> History:
@@ -284,7 +285,7 @@ class Learner:
 
     @with_comments
     def request(self,
-        what: Any,                  # 'stop', 'stop_epoch', or a function of the learner, called in the loop's thread
+        what: str | Callable,       # 'stop', 'stop_epoch', or a function of the learner, called in the loop's thread
         everywhere: bool = False,   # True: all ranks make this request in the same batch, so none needs to tell others
     ) -> None:
         "Ask a running fit, from any thread, to do something between two batches"
@@ -314,7 +315,7 @@ class Learner:
 
     @with_comments
     def validate(self,
-        dl: Any = None,     # loader, tuple of tensors, or dict of these by name; default `valid_dl`
+        dl: object = None,  # loader, tuple of tensors, or dict of these by name; default `valid_dl`
     ) -> dict[str, float]:  # 'valid_loss', 'valid_<metric>'; with several sets, also 'valid_<set>_<metric>'
         "Compute loss and metrics on `dl`, weighted by samples, without recording them in `history`"
         with folded():
@@ -330,13 +331,12 @@ class Learner:
                 if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
-                if not phase.pass_.n: raise ValueError(
-                    'valid_dl yielded no batch: is it empty, or a generator that was used up?')
+                phase.check_any('valid_dl')
             return {'valid_' + k: v for k, v in phase.means(self.world).items()}
 
     @with_comments
     def predict(self,
-        *data: Any,                 # inputs, with or without targets: a loader; a tensor, array or
+        *data: object,              # inputs, with or without targets: a loader; a tensor, array or
                                     # tuple of them; a mapping, one batch by name; a list of texts
                                     # or paths, or a data frame, for a `predict_step`, or for a
                                     # `Table`, `Images` or `Texts` in `state`. Or several tensors or
@@ -391,8 +391,8 @@ class Learner:
 
     @with_comments
     def __call__(self,
-        *inputs: Any,   # what the model takes: tensors, arrays, nestings of them; moved to `device`
-        **named: Any,   # the same by name
+        *inputs: object,    # what the model takes: tensors, arrays, nestings of them; moved to `device`
+        **named: object,    # the same by name
     ) -> Any:           # what the model returns, on `device`
         "Call the model, or its average, in evaluation mode and without gradients; `predict` reads a whole loader"
         with folded():
@@ -436,24 +436,24 @@ class Learner:
         self.own_model = model
 
     @property
-    def loss_fn(self) -> Any:
+    def loss_fn(self) -> Callable | None:
         "The loss function, or None; while a pass is open, the one that hooks chose for it"
         return self.own_loss_fn if self.phase.below is None else self.phase.loss_fn
 
     @loss_fn.setter
-    def loss_fn(self, loss_fn: Any) -> None:
+    def loss_fn(self, loss_fn: Callable | None) -> None:
         if self.phase.below is not None: raise RuntimeError(
             'learn.loss_fn cannot be set while a pass is open: set it in after_epoch, or let a hook choose it, '
             'def loss_for(self, learn, loss_fn): return ...')
         self.own_loss_fn = loss_fn
 
     @property
-    def opts(self) -> dict[str, Any]:   # name → optimizer; the name of a single one is ''
+    def opts(self) -> dict:   # name → optimizer; the name of a single one is ''
         "The optimizers; between two fits, assign whatever `optim` takes. New optimizers keep their own rates"
         return self._opts
 
     @opts.setter
-    def opts(self, optim: Any) -> None:
+    def opts(self, optim: object) -> None:
         if self.is_fitting: raise RuntimeError(
             'an optimizer cannot be replaced in a fit: set learn.opt or learn.opts between two fits')
         self._set_opts(make_optimizers(self.own_model, optim, loss_fn=self.own_loss_fn))
@@ -465,7 +465,7 @@ class Learner:
         return self._opts.get(self.opt_name)
 
     @opt.setter
-    def opt(self, optim: Any) -> None:
+    def opt(self, optim: object) -> None:
         if len(self._opts) > 1: raise ValueError(
             f'there are several optimizers, {", ".join(map(repr, self._opts))}: '
             'set all of them, learn.opts = {name: optimizer}')
@@ -485,12 +485,12 @@ class Learner:
         "Clear the gradients of all optimizers"
         for opt in self._opts.values(): opt.zero_grad()
 
-    def lrs(self) -> list[Any]:     # numbers or 0-d tensors
+    def lrs(self) -> list:     # numbers or 0-d tensors
         "Return the current learning rates of all param groups"
         groups = chain.from_iterable(o.param_groups for o in self._opts.values())
         return [o.clone() if isinstance(o := g['lr'], Tensor) else o for g in groups]
 
-    def loader_for(self, data: Any, shuffle: bool = False, tell: bool = False) -> Any:
+    def loader_for(self, data: object, shuffle: bool = False, tell: bool = False) -> Any:
         "Make a loader of what was passed as one"
         is_default = self.own_loss_fn is not None and not self.is_own('train_step')
         if is_default and is_samples(data): data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
@@ -557,7 +557,7 @@ class Learner:
         for hook in hooks: self._check_moment(hook, 'added')
         self.hooks.add(*hooks)
 
-    def remove_hook(self, hook: Any) -> Hook:
+    def remove_hook(self, hook: Hook | type | str) -> Hook:
         "Remove a hook, by itself, its class or its name"
         hook = self.hooks.get(hook)
         self._check_moment(hook, 'removed')
@@ -574,8 +574,8 @@ class Learner:
                                       f'{" and ".join(points)}: do that before the fit or after it')
 
     def get_hook(self,
-        cls: Any,            # class of a hook, or the name of one
-        default: Any = ...,  # what to return if there is none
+        cls: type | str,     # class of a hook, or the name of one
+        default: object = ...,  # what to return if there is none
     ) -> Any:                # `Hook`; raises KeyError if there is none and no default
         "Return the first hook of a class"
         return self.hooks.get(cls, default)
@@ -634,7 +634,7 @@ class Learner:
         return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {name} batches'
 
     @property
-    def bounds(self) -> dict[str, Any]:     # 'epoch', 'step' → its end in `state`, None: unbounded;
+    def bounds(self) -> dict:     # 'epoch', 'step' → its end in `state`, None: unbounded;
                                             # 'row', 'batch' → number in `history` before it;
                                             # 'valid_every'
         "Where the running or stopped fit began, and where it ends"
@@ -653,14 +653,14 @@ class Learner:
     def is_last_batch(self) -> bool:
         "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
         pass_ = self.phase.pass_
-        if not isinstance(self.phase, Training) or pass_ is None: return False
+        if not isinstance(pass_, TrainPass): return False       # a dry run is one long epoch
         if not pass_.is_sized: return pass_.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 
     @with_comments
     def record(self,
         name: str,          # column in `history.steps`
-        value: Any,         # number or 0-d tensor, which is copied, not read from the device
+        value: float | Tensor,  # number or 0-d tensor, which is copied, not read from the device
         mean: bool = False, # True: its mean over samples, too, is a column of the epoch,
                             # `train_<name>` or `valid_<name>`
     ) -> None:
@@ -681,7 +681,8 @@ class Learner:
         phase = self.phase
         if phase.pass_ is None and fit is not None and fit.train is not None: phase = fit.train
         if phase.current is not None and (mean or not is_valid):
-            phase.current.check(name, lr_names(self._opts), mean)
+            taken = ['loss', *(m.name for m in self.metrics)] if mean else []
+            check_column(name, lr_names(self._opts) + taken)
             phase.recorded[name] = value.detach().clone() if isinstance(value, Tensor) else value, mean
 
     # what the façade above all wings fills in
@@ -689,14 +690,14 @@ class Learner:
     def explain(self, e: BaseException) -> None:
         "Add a note to an error on what to do: none here, which knows no advice"
 
-    def _make_display(self, display: Any) -> Hook | None:
+    def _make_display(self, display: bool | str) -> Hook | None:
         "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
 
     def _keep_best(self, hooks: list[Hook], keep_best: bool | str) -> list[Hook]:
         "Return the hooks of `fit(keep_best=...)`: none here, which keeps no weights"
         raise RuntimeError('fit(keep_best=...) keeps weights: use the Learner of trainer_nb.all')
 
-    def _resume_from(self, source: Any) -> bool:
+    def _resume_from(self, source: bool | str | PathLike) -> bool:
         "Restore a checkpoint: none here, which reads no files"
         raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
 
@@ -721,15 +722,12 @@ class Learner:
             except AttributeError as e: raise missing_name(self, name, e) from None
 
     def __repr__(self):
-        params = set(trained_parameters(self))
+        parts, params = trained(self), trained_parameters(self)
         is_known = not any(map(nn.parameter.is_lazy, params))  # lazy layers have no shapes before their first batch
-        n = f'{sum(p.numel() for p in params):,} parameters' if is_known else 'parameters of unknown shapes'
-        name = type(self.own_model).__name__
-        if len(trained(self)) > 1 and any(True for _ in self.own_loss_fn.parameters()):
-            name += f' with {type(self.own_loss_fn).__name__}'
+        n = f'{sum(p.numel() for p in params):,}' if is_known else 'unknown'
         opts = ', '.join(type(o).__name__ for o in self._opts.values()) or 'no optimizer'
-        epochs = f'{self.state.epoch} epoch' + ('' if self.state.epoch == 1 else 's')
-        return f'Learner({name}, {n} on {self.device}, {opts}, {epochs} done)'
+        return (f'Learner({" with ".join(type(o).__name__ for o in parts)}, {n} parameters on {self.device}, {opts}, '
+                f'{self.state.epoch} epochs done)')
 
 def _place(model, loss_fn, device):
     "Move the modules to `device` or the default one; a model on several devices stays there"
@@ -738,7 +736,7 @@ def _place(model, loss_fn, device):
     if isinstance(loss_fn, nn.Module): loss_fn.to(chosen)
     return chosen
 
-def class_names(learn: Learner, dl: Any = None) -> Sequence | Mapping | None:
+def class_names(learn: Learner, dl: object = None) -> Sequence | Mapping | None:
     "Return the attribute `classes` of a dataset, an object in `state`, or the model"
     loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
     for o in (*loaders, *learn.objects.values(), learn.own_model):

@@ -175,7 +175,7 @@ class ParamGroups:
         for pattern, is_plain in product([*self.lr, None], (False, True)):
             params = [p for k, p in named.items() if patterns.get(k) == pattern and (p in plain) == is_plain]
             if not params: continue
-            group: dict[str, Any] = {'params': params}
+            group: dict = {'params': params}
             name = 'rest' if pattern in ('*', None) else pattern
             if self.lr: group['name'] = f'{name}_no_decay' if is_plain else name
             if pattern in self.lr: group['lr'] = self.lr[pattern]

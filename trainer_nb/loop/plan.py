@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-def as_count(name: str, value: Any) -> int:
+def as_count(name: str, value: object) -> int:
     "Return `value` as an int ≥ 1; raises TypeError or ValueError about `name`"
     try: value = operator.index(None if isinstance(value, bool) else value)
     except TypeError: raise TypeError(f'{name} is {value!r}: expected a whole number') from None
     if value < 1: raise ValueError(f'{name} is {value}: expected 1 or more')
     return value
 
-def as_rate(name: str, value: Any) -> Any:
+def as_rate(name: str, value: object) -> Any:
     "Return a finite number or 0-d tensor above 0; raises TypeError or ValueError"
     if isinstance(value, (bool, str)) or not hasattr(value, '__float__'):
         raise TypeError(f'{name} is {value!r}: expected a number above 0')
@@ -20,7 +20,7 @@ def as_rate(name: str, value: Any) -> Any:
         raise ValueError(f'{name} is {value}: expected a finite number above 0')
     return value
 
-def fit_rates(lr: Any, opts: Mapping) -> dict[str, Any]:
+def fit_rates(lr: Any, opts: Mapping) -> dict:
     "Return the learning rates of a fit by names of optimizers; raises TypeError or ValueError"
     if lr is None: return {}
     if callable(lr) or lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys(): raise ValueError(
@@ -80,7 +80,7 @@ class Plan:
     first_row: int = 0                  # epochs and training batches in the history before this fit
     first_batch: int = 0
 
-    def check(self, valid_dl: Any = None) -> None:
+    def check(self, valid_dl: object = None) -> None:
         "Refuse what does not fit together; raises ValueError"
         if (self.n_epochs is None) == (self.max_steps is None):
             raise ValueError('fit takes either n_epochs or max_steps')

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..base import batch_size, map_tensors, sample_counts
 from .mistakes import float_dtype
 
-def as_inputs(x: Any, dtype: torch.dtype | None) -> Any:
+def as_inputs(x: object, dtype: torch.dtype | None) -> Any:
     "Make tensors of the arrays in a nesting; those of float64 get `dtype`, unless that is None"
     if isinstance(x, Mapping): return {k: as_inputs(v, dtype) for k, v in x.items()}
     if type(x) in (list, tuple): return type(x)(as_inputs(o, dtype) for o in x)
@@ -26,7 +26,7 @@ class _InBatches:
     def __iter__(self):
         for i in range(0, len(self.data), self.bs): yield self.prepare(self.data[i:i + self.bs])
 
-def prepared(learn: Any, data: tuple) -> tuple[Any, str]:
+def prepared(learn: Any, data: tuple) -> tuple:
     "Return a loader of what `predict` got; 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
     dtype = float_dtype(learn.own_model)
     if len(data) > 1:
@@ -49,7 +49,7 @@ def prepared(learn: Any, data: tuple) -> tuple[Any, str]:
     is_bare = isinstance(x, Tensor) or hasattr(x, '__array__')
     return learn.loader_for((x,) if is_bare else x), 'bare' if is_bare else ''
 
-def about_step(batch: Any, how: str) -> str:
+def about_step(batch: object, how: str) -> str:
     "Say what `predict` runs where it failed in a step of the user's own, and show a `predict_step`"
     inputs = '*batch' if isinstance(batch, (list, tuple)) and how != 'bare' else 'batch'
     if isinstance(batch, Mapping): inputs = ', '.join(f'batch[{k!r}]' for k in batch)
@@ -57,7 +57,7 @@ def about_step(batch: Any, how: str) -> str:
             f'    def predict_step(batch, learn): return learn.model({inputs})\n'
             'and pass it to the learner, Learner(..., predict_step=predict_step)')
 
-def sizes_of(batch: Any, n: Any = None) -> set[int]:
+def sizes_of(batch: object, n: float | None = None) -> set[int]:
     "Return the numbers of samples that a batch may hold, with the step's own `n`; none if unknown"
     is_list = isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields')
     counts = sample_counts(batch)
@@ -68,7 +68,7 @@ def sizes_of(batch: Any, n: Any = None) -> set[int]:
 def _named(x):
     "Return the values of a mapping, named tuple, dataclass or tuple by name; None for anything else"
     if isinstance(x, Mapping): return dict(x.items())
-    if hasattr(x, '_fields'): return x._asdict()
+    if hasattr(x, '_fields'): return dict(zip(x.__match_args__, x))
     if is_dataclass(x) and not isinstance(x, type): return {o.name: getattr(x, o.name) for o in fields(x) if o.init}
     return dict(enumerate(x)) if isinstance(x, (list, tuple)) else None
 
@@ -109,7 +109,7 @@ class Joined:
         self.name = name
         self.kind, self.type, self.parts = None, None, None     # of the first batch; the outputs
 
-    def add(self, x: Any, sizes: set[int]) -> None:
+    def add(self, x: object, sizes: set[int]) -> None:
         "Add a copy of the output of a batch of one of `sizes` samples; refuse what does not join"
         if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         kind = _kind_of(x, sizes, self.name)

@@ -121,7 +121,7 @@ class DryRun:
     def __init__(self, learn: Any, phase: _Trial, interrupts: Interrupts):
         self.learn, self.phase, self.interrupts, self.n_passes = learn, phase, interrupts, 0
 
-    def train_batch(self) -> tuple[Any, Any]:   # (loss, weight): number or 0-d tensor, dict of them, or None; number
+    def train_batch(self) -> tuple:   # (loss, weight): number or 0-d tensor, dict of them, or None; number
         "Train on the next batch; `learn.stepped` of the twin says whether an optimizer stepped"
         phase = self.phase
         with self.interrupts.open():

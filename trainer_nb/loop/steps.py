@@ -18,13 +18,13 @@ def as_step(f: Callable, learn: Any) -> Callable:
     needed = [p for p in params if p.default is Parameter.empty or p.name == 'learn']
     return partial(f, **{needed[1].name: learn}) if len(needed) > 1 else f
 
-def needed_names(f: Any) -> list[str]:
+def needed_names(f: object) -> list[str]:
     "Return the names of the arguments that a call must give by place; none where nobody knows"
     try: params = signature(f).parameters.values()
     except (TypeError, ValueError): return []
     return [p.name for p in params if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
 
-def unpack(batch: Any, loss_fn: Callable | None) -> tuple[Sequence, dict, Any]:
+def unpack(batch: object, loss_fn: Callable | None) -> tuple:
     "Return positional and named inputs of the model, and the target"
     if isinstance(batch, Mapping):
         key = next((o for o in ('labels', 'targ') if o in batch), None)
@@ -56,29 +56,29 @@ def on_host(t: Tensor) -> bool:
     "Return whether a tensor can be read without waiting for a device"
     return t.is_cpu
 
-def kept(value: Any) -> Any:
+def kept(value: object) -> Any:
     "Read a single value on the host; copy that of a device, without its graph"
     if not isinstance(value, Tensor): return value
     return value.item() if on_host(value) and value.numel() == 1 else value.detach().clone()
 
 _COUNTING = F.cross_entropy, F.nll_loss, nn.CrossEntropyLoss.forward, nn.NLLLoss.forward
 
-def loss_option(loss_fn: Any, name: str, default: Any = None) -> Any:
+def loss_option(loss_fn: object, name: str, default: object = None) -> Any:
     "Return an option that a loss function was made with"
     keywords = loss_fn.keywords if isinstance(loss_fn, partial) else {}
     return getattr(loss_fn, name, keywords.get(name, default))
 
-def maker_of(loss_fn: Any) -> Any:
+def maker_of(loss_fn: object) -> Callable:
     "Return the function that a loss is, or that a `partial` calls; of an object its class"
     f = getattr(loss_fn, 'func', loss_fn)
     return f if hasattr(f, '__name__') else type(f)
 
-def ignored_id(loss_fn: Any) -> int:
+def ignored_id(loss_fn: object) -> int:
     "Return the target that a loss of class ids does not count"
     if loss_fn is None or loss_fn in _COUNTING: return -100
     return loss_option(loss_fn, 'ignore_index', -100)
 
-def is_sum(loss_fn: Any) -> bool:
+def is_sum(loss_fn: object) -> bool:
     "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or a `partial`"
     return loss_option(loss_fn, 'reduction') == 'sum'
 
@@ -123,7 +123,7 @@ class DefaultResult:
         # where a hook may put other weights
         self.weights = getattr(loss_fn, '_buffers', None) or {'weight': loss_option(loss_fn, 'weight')} if weighs else {}
 
-    def __call__(self, pred: Any, targ: Any, named: dict | None) -> dict:
+    def __call__(self, pred: object, targ: object, named: dict | None) -> dict:
         "Return loss, prediction and target, and the entries of batches and outputs with names"
         loss_fn = self.loss_fn
         res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
@@ -139,13 +139,13 @@ class DefaultResult:
 
 def loss_weight(
     result: Mapping | None,   # of a step; None: it yields
-    n: Any = None,            # samples in the batch
+    n: float | None = None,   # samples in the batch
 ) -> Any:                     # number or 0-d tensor
     "Return the weight of a batch's loss: the step's own 'n', what torch's loss divides by, or `n`"
     if result is None: return n
     return result['n'] if 'n' in result else result.get('loss_n', n)
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     "Return whether a value is a number or a 0-d float tensor"
     if isinstance(value, Tensor): return not value.ndim and value.is_floating_point()
     return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
@@ -155,7 +155,7 @@ def is_summed(learn: Any) -> bool:
     if learn.result is not None and learn.result.get('reduction') == 'sum': return True
     return learn.phase.is_default and is_sum(learn.loss_fn)
 
-def check_loss(loss: Any, training: bool = True) -> None:
+def check_loss(loss: object, training: bool = True) -> None:
     "Raise TypeError or ValueError if a value cannot be a loss, in training one with a graph"
     if not isinstance(loss, Tensor):
         advice = '; return it as the loss function does, without .item() or float()' if is_number(loss) else ''

@@ -138,9 +138,10 @@ class _Averages:
         self.n_wrapped = n
         return self.ddp
 
-    def begin(self, model: nn.Module) -> None:
-        "Note whether torch's wrapper will average the gradients of this step: it knows all trainable parameters"
-        n = sum(p.requires_grad for p in model.parameters()) if self.may_wrap else 0
+    def begin(self, learn: Learner) -> None:
+        "Note whether torch's wrapper will average the gradients of this step; after a change in mid-pass, wrap again"
+        if self.may_wrap and learn.model is self.ddp: learn.phase.model = self.wrapped(self.ddp.module)
+        n = sum(p.requires_grad for p in learn.own_model.parameters()) if self.may_wrap else 0
         self.is_averaged = self.may_wrap and n == self.n_wrapped
 
     def average(self, learn: Learner) -> None:
@@ -343,7 +344,7 @@ class Accelerate(Hook):
         return self.gradients.wrapped(model) if is_wrapped else model
 
     def do_step(self, learn: Learner, nxt: Any) -> None:
-        if learn.training and self.gradients is not None: self.gradients.begin(learn.own_model)
+        if learn.training and self.gradients is not None: self.gradients.begin(learn)
         with self.precision(learn): nxt()
         is_padding = self.world.size > 1 and not learn.phase.n
         n = loss_weight(learn.result) if is_padding else None

@@ -88,7 +88,7 @@ class Curves(_Points):
     def __init__(self):
         self.n = self.end = 0   # training batches, and those at the end of the latest epoch
         self.steps = {}         # column → `Envelope` over batches
-        self.before = {}        # losses in training → their `Envelope` up to the latest epoch
+        self.before = {}        # the same up to the latest epoch
         super().__init__()
         self.time_s = 0.        # seconds of all epochs that are over
 
@@ -98,7 +98,7 @@ class Curves(_Points):
         self.n += n
 
     def _revise(self, columns):
-        "Replace losses since the latest epoch, which several ranks know when the open one is over"
+        "Replace values since the latest epoch, which several ranks know when the open one is over"
         for name in columns.keys() & self.steps.keys():
             o = self.steps[name] = _copied(self.before.get(name, Envelope()))
             o.extend([*[math.nan]*(self.end - o.n), *columns[name]][:self.n - o.n])
@@ -108,7 +108,7 @@ class Curves(_Points):
         if kind == 'epoch':
             middle, self.end = (self.end + 1 + batch)/2, batch
             for name in self.steps: _filled(self.steps, name, self.n).end_epoch()
-            self.before = {k: _copied(o) for k, o in self.steps.items() if k.startswith('train_loss')}
+            self.before = {k: _copied(o) for k, o in self.steps.items()}
             self.mark_all('train_', middle, row)
             if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
             if _is_number(s := row.get('time_s')): self.time_s += s

@@ -22,7 +22,7 @@ from ..show import JSONLLogger
 def _finite(values): return [v if math.isfinite(v) else None for v in values]
 
 class _Amendments:
-    "What changes after its line is written: flags, and losses that several ranks know at the end of an epoch"
+    "What changes after its line is written: flags, and values that several ranks know at the end of an epoch"
     def __init__(self, history):
         self.flags = []     # `flags_of(history)` as they are written
         self.note_epoch(history)
@@ -33,8 +33,8 @@ class _Amendments:
         if h.columns.n_revised != self.n_revised:
             columns = h.fetch(start=lambda name: self.first)
             n_open = n - self.first
-            losses = {k: _finite(v[:n_open]) for k, v in columns.items() if k.startswith('train_loss')}
-            if n_open > 0: yield 'revised', {'first': self.first, **losses}
+            means = {k: _finite(v[:n_open]) for k, v in columns.items() if k in h.columns.weights}
+            if n_open > 0: yield 'revised', {'first': self.first, **means}
             self.note_epoch(h)
         if (flags := flags_of(h)) != self.flags:    # all of them: there are few
             self.flags = flags
@@ -141,8 +141,8 @@ class RecordTail(Tail):
         elif kind == 'epoch':
             h.epoch_rows.append(values)
             h.ends.append(batch)
-        elif kind == 'revised' and type(first := row.get('first')) is int:
+        elif kind == 'revised' and type(first := row.get('first')) is int and 0 <= first < h.n_steps:
             for k, v in _revised(row).items():
-                if k in h.columns.values: h.columns.replace(k, first, v)
+                if k in h.columns.values: h.columns.replace(k, first, v[:h.n_steps - first])
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
             h.flags = [(at, printable(text)) for at, text in filter(_is_flag, flags)]

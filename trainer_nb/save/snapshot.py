@@ -77,7 +77,7 @@ def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[
     if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     own = {}
     if (n := learn.world.size) > 1:
-        mine = (fit or Fit()).rank_state(learn, is_for_me)
+        mine = (fit or Fit()).rank_state(learn)
         own['processes'] = [mine]*n if is_for_me else learn.world.gather(mine)
     modules = owners(learn, learn.own_model)
     opts = {name: {'type': type(o).__name__, 'state': o.state_dict(),
