@@ -103,7 +103,8 @@ def seen_around(learn):
         if isinstance(o, threading.Timer) and o.finished.is_set(): o.join()
     names = 'batch', 'pred', 'loss', 'result', 'is_fitting'
     return {
-        **{k: getattr(learn, k) for k in names}, 'thread': learn.history.columns.thread, 'threads': threading.active_count(),
+        **{k: getattr(learn, k) for k in names}, 'thread': learn.history.columns.thread,
+        'threads': threading.active_count(),
         'handler': signal.getsignal(signal.SIGINT), 'blocked': signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         'model': id(learn.model), 'modes': [m.training for m in learn.model.modules()],
         'frozen': [p.requires_grad for p in learn.model.parameters()], 'hooks': list(map(id, learn.hooks))}

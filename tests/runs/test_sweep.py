@@ -172,7 +172,8 @@ def test_bad_arguments(tmp_path):
     for change, error, words in [
             (dict(make=3), TypeError, 'function of a trial'),
             (dict(make=lambda trial: {}), TypeError, 'returned a dict: expected a Learner'),
-            (dict(mode='lowest'), ValueError, "pass mode='min' or mode='max'"), (dict(n_trials=0), ValueError, 'n_trials'),
+            (dict(mode='lowest'), ValueError, "pass mode='min' or mode='max'"),
+            (dict(n_trials=0), ValueError, 'n_trials'),
             (dict(n_epochs=0), ValueError, 'n_epochs'), (dict(seed=-1), ValueError, 'seed'),
             (dict(stages=2), TypeError, 'start got stages')]:
         kwargs = {'make': make, 'n_trials': 1, 'folder': tmp_path/'a', 'n_epochs': 1, **change}
