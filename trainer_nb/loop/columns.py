@@ -4,7 +4,7 @@ import math, warnings
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain
+from itertools import chain, product
 from threading import get_ident
 from typing import Any
 
@@ -183,24 +183,32 @@ ACCUMULATOR_KINDS = {'columns': (None, COLUMNS_KINDS), 'metrics': [str], 'left_o
                      'losses': [str], 'objects': {str: object}}
 
 class Accumulator:
-    "The losses and metrics of one pass over one data set, by batch, and their means"
+    """The losses and metrics of one pass, by batch, and their means
+
+    Of several validation sets there are means over all, weighted by samples, and those of each, as '<set>_loss'.
+    """
     def __init__(self,
         metrics: Sequence[Metric],
         device: torch.device,               # for the state of metric objects
         columns: Columns | None = None,     # those of the history, for training; default: its own
+        sets: Iterable[str] = ('',),        # names of validation sets; '': the only one
         is_sum: bool = False,               # losses are sums over samples, not means
         missing: Callable | None = None,    # `f(metrics, result)` of the first batch → names of metrics to leave out
         inputs: Callable = tuple,           # `f()` → keys that the default step passes on from the current batch
     ):
         self.prefix = 'valid_' if columns is None else 'train_'
         self.columns = Columns() if columns is None else columns
-        self.metrics, self.is_sum, self.missing, self.inputs = [*metrics], is_sum, missing, inputs
-        self.objects = {m.name: m.call(reset_copy, m.f, device) for m in metrics if m.is_object}
+        self.metrics, self.sets, self.is_sum, self.missing, self.inputs = [*metrics], [*sets], is_sum, missing, inputs
+        self.objects = {self._name(m.name, s): (m, s, m.call(reset_copy, m.f, device))     # a metric object for each set
+                        for m, s in product(metrics, self.sets) if m.is_object}
         self.entries: dict[str, list[str]] = {}     # metric function → names of its values
         self.left_out: set[str] = set()             # metrics that have no inputs in this pass
         self.losses: dict[str, None] = {}           # columns of losses
         self.returned: dict[str, None] = {}         # names of the numbers that the step returns beside them
         self.others = _MEANT.union(*((m.name, m.pred, m.targ) for m in metrics))    # keys that are none of these
+        self.others |= {self._name(o, s) for o in ['loss', *(m.name for m in metrics)] for s in self.sets}
+
+    def _name(self, name, of_set): return f'{of_set}_{name}' if of_set else name
 
     def add(self,
         losses: Mapping,            # name → number or tensor, `kept`; empty: the step returned none
@@ -208,6 +216,7 @@ class Accumulator:
         n: Any, weight: Any,        # samples, or what the step returned as 'n'; weight of the losses
         recorded: Mapping = {},     # name → (value, whether it has a mean)
         rates: Mapping = {},        # column → learning rate
+        of_set: str = '',           # name of the validation set
         counts: bool = True,        # False: the batch only keeps the ranks in step
     ) -> None:
         "Add a batch"
@@ -233,17 +242,24 @@ class Accumulator:
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
-        if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
+        if (self.metrics or self.missing) and counts: self._measure(result, of_set, of_pass, weights)
+        if of_set:
+            for column, of in [*weights.items()]:
+                own = prefix + self._name(column.removeprefix(prefix), of_set)
+                if column in self.losses: self.losses[own] = None
+                of_pass[own], weights[own] = {**row, **of_pass}[column], f'{of} in {of_set}'
+                of_pass[weights[own]] = of_pass[of]
+            of_pass[f'n in {of_set}'] = of_pass['n']
         self.columns.add(row, of_pass, weights)
 
-    def _measure(self, result, of_pass, weights):
+    def _measure(self, result, of_set, of_pass, weights):
         "Pass the result to the metrics, and add the values of functions"
         if self.missing is not None or self.left_out: self._check_keys(result)
         for m in self.metrics:
             if m.name in self.left_out: continue
             pred, targ = (map_tensors(Tensor.detach, o) if type(o) is not Tensor else o.detach() for o in m.inputs(result))
             if m.is_object:
-                m.call(self.objects[m.name].update, pred, targ)
+                m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
                 continue
             value, of = m.call(m.f, pred, targ), 'n'
             is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
@@ -287,31 +303,35 @@ class Accumulator:
         self.others.add(name)
         self.returned.pop(name, None)
 
-    def weighted(self, world: World) -> dict[str, tuple[float, float]]:  # 'loss', metrics → (mean, weight)
-        "Compute the means of all ranks with their total weights; empty if there was no batch"
-        columns = self.columns
-        names = [*columns.weights]
-        if world.size > 1: names = [*dict.fromkeys(chain.from_iterable(world.all_gather(names)))]
+    def means(self, world: World) -> dict[str, float]:
+        "Compute the means of all ranks, 'loss' and metrics; empty if there was no batch"
+        columns, found = self.columns, {}       # found: name of a value of metric objects → (it, samples) of each set
+        if columns.n == columns.start: return {}
+        names = [*dict.fromkeys(chain.from_iterable(world.all_gather([*columns.weights])))]
         totals = columns.totals(names)
-        if world.size > 1 and totals: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
-        means = {k.removeprefix(self.prefix): (total/w if w else math.nan, w) for k, (total, w) in zip(names, totals)}
-        last = {k: means.pop(k) for k in self.returned if k in means}
-        if not columns.n - columns.start: return {}
-        n = float(sum(columns.fetch('n', columns.start)))
-        for m in self.metrics:
-            if m.name not in self.objects or m.name in self.left_out: continue
-            for name, v in m.call(lambda m=m: m.columns(self.objects[m.name].compute())).items():
-                if name in means: raise _double(name, m)
-                means[name] = float(v), n
-        return {**means, **{k: v for k, v in last.items() if k not in means}}
+        if world.size > 1: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
+        res = {k.removeprefix(self.prefix): total/w if w else math.nan for k, (total, w) in zip(names, totals)}
+        last = {k: res.pop(k) for k in self.returned if k in res}
+        for m, of_set, o in self.objects.values():
+            if m.name in self.left_out: continue
+            n = sum(v for v in columns.fetch(f'n in {of_set}' if of_set else 'n', columns.start) if v == v)
+            for name, v in m.call(lambda: m.columns(o.compute())).items():
+                if name in res: raise _double(name, m)
+                found.setdefault(name, []).append((float(v), n))
+                if of_set: last[self._name(name, of_set)] = float(v)
+        for name, pairs in found.items():
+            n = sum(n for _, n in pairs)
+            res[name] = pairs[0][0] if len(pairs) == 1 else sum(v*n for v, n in pairs)/n if n else math.nan
+        res = {**res, **{k: v for k, v in last.items() if k not in res}}
+        return dict(sorted(res.items(), key=lambda o: any(o[0].startswith(f'{s}_') for s in self.sets if s)))
 
     def running(self, is_alone: bool = True) -> dict[str, float]:
         "Compute the means so far of all but losses, on this rank, for a live display; large metric objects are left out"
         names = [o for o in self.columns.weights if o not in self.losses]
         found = zip(names, self.columns.totals(names))
         res = {k.removeprefix(self.prefix): total/w for k, (total, w) in found if w}
-        for m in self.metrics if is_alone and self.columns.n > self.columns.start else ():
-            if m.name in self.objects and m.name not in self.left_out: res |= _computed(m, self.objects[m.name])
+        for m, of_set, o in self.objects.values() if is_alone and self.columns.n > self.columns.start else ():
+            if m.name not in self.left_out: res |= {self._name(k, of_set): v for k, v in _computed(m, o).items()}
         return res
 
     def state_dict(self) -> dict:
@@ -319,7 +339,7 @@ class Accumulator:
         columns = self.columns.state_dict() if self.prefix == 'valid_' else None
         return {'columns': columns, 'metrics': [m.name for m in self.metrics], 'left_out': sorted(self.left_out),
                 'returned': [*self.returned], 'losses': [*self.losses],
-                'objects': {k: object_state(o) for k, o in self.objects.items()}}
+                'objects': {k: object_state(o) for k, (_, _, o) in self.objects.items()}}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
@@ -327,7 +347,7 @@ class Accumulator:
         mine, theirs = [m.name for m in self.metrics], state['metrics']
         if mine != theirs or self.objects.keys() != state['objects'].keys():
             raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
-        for k, o in self.objects.items(): load_object_state(o, state['objects'][k])
+        for k, (_, _, o) in self.objects.items(): load_object_state(o, state['objects'][k])
         self.left_out, self.returned = set(state['left_out']), dict.fromkeys(state['returned'])
         self.losses = dict.fromkeys(state['losses'])
         if state['columns'] is not None: self.columns.load_state_dict(state['columns'])
@@ -353,15 +373,3 @@ def check_column(name: Any, taken: Iterable[str] = ()) -> None:
         f'record({name[6:]!r}, value, mean=True) makes train_{name[6:]} and valid_{name[6:]}, as means over samples')
     if name in taken or name in _RESERVED:
         raise ValueError(f'`{name}` is the name of a column already: choose another one')
-
-def means_of_sets(found: Mapping[str, Mapping], returned: Iterable[str] = ()) -> dict[str, float]:
-    "Join the `weighted` means of validation sets: those over all sets, weighted by samples, then '<set>_loss', …"
-    of_sets = {f'{name}_{k}': mean for name, values in found.items() for k, (mean, _) in values.items()}
-    res = {}
-    for k in dict.fromkeys(chain.from_iterable(found.values())):
-        if k in returned and k in of_sets: continue
-        pairs = [values[k] for values in found.values() if k in values and values[k][1]]
-        res[k] = sum(v*w for v, w in pairs)/sum(w for _, w in pairs) if pairs else math.nan
-    if double := res.keys() & of_sets.keys(): raise ValueError(
-        f'two columns are called `{min(double)}`: rename a validation set or a metric')
-    return res | of_sets

@@ -326,7 +326,7 @@ class Learner:
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
                 phase.check_any('valid_dl')
-            return {'valid_' + k: v for k, v in phase.means(self.world).items()}
+            return {'valid_' + k: v for k, v in phase.sums.means(self.world).items()}
 
     @with_comments
     def predict(self,
@@ -655,7 +655,7 @@ class Learner:
             return
         phase = self.phase
         if phase.pass_ is None and fit is not None and fit.train is not None: phase = fit.train
-        if phase.current is not None and (mean or not is_valid):
+        if phase.sums is not None and (mean or not is_valid):
             taken = ['loss', *(m.name for m in self.metrics)] if mean else []
             check_column(name, lr_names(self._opts) + taken)
             phase.recorded[name] = value.detach().clone() if isinstance(value, Tensor) else value, mean
