@@ -73,9 +73,9 @@ TERMS = _listed({   # page, or page#section → terms
     'look/04_confusion': 'confusion matrix',
     'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a model',
     'look/09_doctor': 'debug, debugging, sanity check, common mistakes',
-    'loop/04_history': 'history, plot loss',
-    'loop/05_optim': 'optimizer, weight decay, param groups, layer-wise learning rates',
-    'loop/18_learner': 'predict, inference, predict_step, evaluate, validation, trainer, '
+    'loop/07_history': 'history, plot loss',
+    'loop/09_optim': 'optimizer, weight decay, param groups, layer-wise learning rates',
+    'loop/14_learner': 'predict, inference, predict_step, evaluate, validation, trainer, '
                        'dry run',
     'features/01_gradients': 'gradient accumulation, gradient clipping, exploding gradients, grad norm',
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',

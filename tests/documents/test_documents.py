@@ -11,6 +11,7 @@ from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.draw import Plot
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.history import History
+from trainer_nb.loop.world import World
 
 # what a step returns
 
@@ -82,8 +83,8 @@ def test_a_sum_is_divided_as_the_loss_is():
 
 def test_an_empty_shard_of_a_sum_counts_for_nothing():
     sums = Accumulator([], 'cpu')
-    for n in 2, 0, 4: sums.add(torch.tensor(3.*n), {'part': 5*n, 'reduction': 'sum'}, n)
-    assert sums.means() == {'loss': 3, 'part': 5}
+    for n in 2, 0, 4: sums.add({'loss': 3.*n}, {'part': 5*n, 'reduction': 'sum'}, n, n)
+    assert {k: mean for k, (mean, _) in sums.weighted(World()).items()} == {'loss': 3, 'part': 5}
 
 class Several(nn.Module):
     "Returns several losses by name, as models of Hugging Face do"
@@ -231,7 +232,7 @@ def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
 
 def test_losses_of_a_step_that_yields_are_drawn_as_losses():
     h = History()
-    h.add_steps(2, {'train_loss_d': [1., 2.], 'train_loss_g': [3., 4.]})
+    h.columns.extend(2, {'train_loss_d': [1., 2.], 'train_loss_g': [3., 4.]})
     losses = Plot().chart(h.plot_data()).panels[0]
     assert {'train_loss_d', 'train_loss_g'} <= {o.name.split(',')[0] for o in losses.lines}
 
@@ -247,7 +248,7 @@ class Total:
 def test_means_so_far_for_the_live_line():
     seen = []
     def watch(learn):
-        now = learn.phase.sums.running()
+        now = learn.phase.running(learn.world)
         assert [*now] == ['loss_ce', 'loss_reg', 'accuracy', 'Total'], now
         seen.append(now['loss_ce'])
     learns = [made(valid_dl=batches(), metrics=[accuracy, Total(), Metric(Total(2**20), name='large')],

@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from common import Stream, make_learner, problem, same, shuffled, weights
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
 from trainer_nb.look.report import regression_scores
-from trainer_nb.loop.parts import loader_for
 from trainer_nb.look.results import Results
 from trainer_nb.look.samples import Look
 
@@ -37,7 +36,7 @@ def test_losses_are_those_of_batches_of_one_and_samples_are_found_again(form):
     res = learn.results(FORMS[form]())
     assert torch.equal(torch.get_rng_state(), rng) and same(before, weights(learn.model)) and not learn.hooks
     torch.manual_seed(3)
-    dl = loader_for(learn, FORMS[form]())
+    dl = learn.loader_for(FORMS[form]())
     batches = [next(iter(b.values())) if isinstance(b, dict) else b for b in dl]
     pred, targ, loss = one_by_one(learn, batches, F.cross_entropy)
     assert torch.allclose(res.pred, pred, atol=1e-6) and torch.equal(res.targ, targ)

@@ -1,4 +1,4 @@
-"Values pass through the wrappers: a hook passes on a loss or a model, and `learn.loss` and `learn.model` stay"
+"A hook passes another loss to the backward by `nxt`, and chooses the model by `model_for`; what is the user's stays"
 import functools
 
 import pytest, torch
@@ -21,35 +21,46 @@ def is_plain(learn, scale=1.):
     plain_loop(model, sgd(model.parameters()), batches(), 1, lambda m, b: scale*F.cross_entropy(m(b[0]), b[1]))
     return same(weights(learn.model), weights(model))
 
+class Chooses(Hook):
+    "Chooses a model and a loss function for the passes that train, or for the others"
+    def __init__(self, model=None, loss_fn=None, training=True):
+        self.model, self.loss_fn, self.training = model, loss_fn, training
+    def model_for(self, learn, model): return self.model or model if learn.training == self.training else model
+    def loss_for(self, learn, loss_fn): return self.loss_fn or loss_fn if learn.training == self.training else loss_fn
 
-# What a wrapper passes on
+
+# What a wrapper passes on, and what a hook chooses
 
 @pytest.mark.parametrize('hook', [
     lambda: LambdaHook(do_backward=lambda learn, nxt, loss: nxt(.25*loss)),
     lambda: LambdaHook(do_backward=lambda learn, nxt: nxt(.25*learn.loss)),
-    lambda: LambdaHook(do_step=lambda learn, nxt, model, loss_fn: nxt(model, lambda p, t: .25*loss_fn(p, t)))])
+    lambda: Chooses(loss_fn=lambda p, t: .25*F.cross_entropy(p, t))])
 def test_a_scaled_loss(hook):
     "Bit-equal to the plain loop with that loss"
     assert is_plain(fitted(hook()), .25)
 
-def test_nxt_without_values_and_with_some():
-    "What is left out is passed on as it came"
+def test_a_chosen_model_is_that_of_its_pass():
+    "Hooks choose in their order; a step sees the choice, and the user's model stays"
     seen, other = [], plain_model()
-    def look(learn, nxt, model, loss_fn):
-        seen.append((model is other, loss_fn is learn.loss_fn, learn.model is other))
-        nxt()
-    learn = fitted(LambdaHook(do_step=lambda learn, nxt: nxt() if learn.training else nxt(other)),
-                   LambdaHook(do_step=look), valid_dl=batches()[:1])
-    assert seen == 5*[(False, True, False)] + [(True, True, False)] and learn.model is not other
+    class Looks(Hook):
+        def model_for(self, learn, model):
+            seen.append(('chosen', learn.training, model is other))
+            return model
+        def do_step(self, learn, nxt):
+            seen.append(('step', learn.training, learn.model is other))
+            nxt()
+    learn = fitted(Chooses(other, training=False), Looks(), valid_dl=batches()[:1])
+    train, valid = [(o, True, False) for o in ('chosen', 'step')], [(o, False, True) for o in ('chosen', 'step')]
+    assert seen == train[:1] + 5*train[1:] + valid and learn.model is not other and is_plain(learn)
 
-def test_a_method_gets_the_values_that_it_names():
+def test_a_method_gets_the_loss_if_it_names_it():
     class Some(Hook):
-        def do_step(self, learn, nxt, model): nxt()
+        def do_step(self, learn, nxt): nxt()
         def do_backward(self, learn, nxt, scale=2.): nxt(scale*learn.loss)
     for hook in Some(), LambdaHook(do_backward=functools.partial(Some.do_backward, None, scale=2.)):
         assert is_plain(fitted(hook), 2.)
 
-def test_a_step_that_yields_hands_on_each_loss():
+def test_a_step_that_yields_passes_on_each_loss():
     seen, model = [], plain_model()
     def step(batch, learn):
         yield 'a', learn.model(batch[0]).mean()
@@ -63,14 +74,16 @@ def test_a_step_that_yields_hands_on_each_loss():
     assert seen == [('a', 1.), ('b', 1.)]
 
 def test_a_validation_inside_of_a_wrapper():
-    "`nxt` passes on the values of its own step, whatever ran in between"
-    def validates(learn, nxt, model):
+    "The training pass has its own model, and `nxt` its own loss, whatever ran in between"
+    other, seen = plain_model(), []
+    def validates(learn, nxt, loss=None):
         if learn.training: learn.validate()
-        nxt()
-    other = plain_model()
-    def swaps(learn, nxt, model): nxt(model if learn.training else other)
-    hooks = [LambdaHook(do_step=swaps), LambdaHook(do_step=validates)]
-    assert is_plain(fitted(*hooks, valid_dl=batches()[:1]))
+        seen.append((learn.training, learn.model is other))
+        return nxt()
+    for point in 'do_step', 'do_backward':
+        seen.clear()
+        hooks = [Chooses(other, training=False), LambdaHook(**{point: validates})]
+        assert is_plain(fitted(*hooks, valid_dl=batches()[:1])) and {*seen} <= {(True, False), (False, True)}
 
 
 # `learn.loss` and `learn.model` stay the user's own
@@ -87,9 +100,8 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
         fails(batch, learn)
     train_step = step if yields else fails
     learn = make_learner(plain_model(), batches()[:1], optim=sgd, train_step=train_step)
-    model, swap = learn.model, LambdaHook(do_step=lambda learn, nxt: nxt(other))
-    at_end = LambdaHook(after_fit=lambda learn: seen.append(learn.model is model))
-    try: learn.fit(1, hooks=[swap, at_end])
+    model, at_end = learn.model, LambdaHook(after_fit=lambda learn: seen.append(learn.model is model))
+    try: learn.fit(1, hooks=[Chooses(other), at_end])
     except (RuntimeError, KeyboardInterrupt): pass
     assert seen == [True, True] and learn.model is model
 
@@ -97,26 +109,27 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
 # Wrong values
 
 @pytest.mark.parametrize('point, f, error, message, note', [
-    ('do_step', lambda learn, nxt: nxt(None), TypeError, 'nxt got None as the model', 'hook Mine, `do_step`'),
+    ('do_step', lambda learn, nxt: nxt(None), TypeError, r'nxt got 1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
     ('do_opt_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),
+    ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'nxt got None as the loss', 'hook Mine, `do_backward`'),
     ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'does not require grad',
      'the loss that hook Mine passed on'),
-    ('do_step', lambda learn, nxt: nxt(3), TypeError, 'not callable', 'the model that hook Mine passed on'),
+    ('do_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),
     ('do_backward', lambda learn, nxt: (nxt(), nxt()), RuntimeError, 'second time',
      'Mine wraps do_backward: pass another loss to a second nxt()'),
     ('do_step', lambda learn, nxt: None, TypeError, r'do_step of Mine left no result: call nxt\(\)', ''),
     ('do_opt_step', lambda learn, nxt: None, TypeError, r'what nxt\(\) returned', '')])
-def test_wrong_values_say_who_handed_them_on(point, f, error, message, note):
+def test_wrong_values_say_who_passed_them_on(point, f, error, message, note):
     with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **{point: f}))
     assert note in '\n'.join(e.value.__notes__)
 
 def test_a_model_set_in_a_step_is_refused():
-    "The step has its model already; `nxt(model)` passes another one on"
+    "The pass has its model already; a hook chooses another one by `model_for`"
     other = nn.Linear(4, 3)
     def swap(learn, nxt):
         learn.model = other
         return nxt()
     learn = make_learner()
     model = learn.model
-    with pytest.raises(RuntimeError, match=r'nxt\(model\)'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])
+    with pytest.raises(RuntimeError, match='def model_for'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])
     assert learn.model is model

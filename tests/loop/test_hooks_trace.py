@@ -98,14 +98,21 @@ def test_trace_equals_table(key, monkeypatch, capsys, cell):
         assert log
 
 def test_hooks_that_come_and_go_in_mid_fit():
+    "A pass keeps the hooks that it opened with: a change acts from the next one on, with all events"
     log = []
-    learn = make_learner(train_dl=batches()[:4], hooks=[named('A', log)()])
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[2:3], hooks=[named('A', log)()])
     b = named('B', log, LIFECYCLE[1:-1], ord=-1)()     # without before_fit and after_fit
     def change(learn):
-        if learn.state.batch_idx == 1: learn.add_hook(b)
-        if learn.state.batch_idx == 3: learn.remove_hook(b)
-    learn.fit(1, hooks=[LambdaHook(after_step=change, ord=-2)])
-    for point in 'before_step', 'do_opt_step': assert [h for p, h in log if p == point] == [*'ABABAA']
+        if not learn.training or learn.state.batch_idx != 1: return
+        if learn.state.epoch: learn.remove_hook(b)
+        else: learn.add_hook(b)
+    learn.fit(2, hooks=[LambdaHook(after_step=change, ord=-2)])
+    def at(point): return ''.join(h for p, h in log if p == point)
+    train, valid = ['AA', 'BABA'], ['BA', 'A']
+    assert at('before_step') == at('after_step') == train[0] + valid[0] + train[1] + valid[1]
+    for point in 'do_backward', 'do_opt_step', 'after_backward': assert at(point) == ''.join(train)
+    assert at('before_valid') == ''.join(valid) and at('before_epoch') == 'ABA'
+    assert next(p for p, h in log if h == 'B') == 'before_valid'
 
 @pytest.mark.parametrize('name', ['after_fit', 'around_fit'])
 def test_a_hook_with_a_beginning_or_an_end_cannot_come_or_go_in_mid_fit(name):
@@ -165,7 +172,7 @@ def test_what_is_there_at_each_event():
     learn.fit(1)
     # (event, learn.training): what is not None, gradients there, model.training, batch_idx, rows of the history
     assert seen == {
-        ('before_fit', False): ('', False, True, 0, 0),
+        ('before_fit', True): ('', False, True, 0, 0),
         ('before_epoch', True): ('', False, True, 0, 0),
         ('before_step', True): ('batch', False, True, 0, 0),
         ('after_pred', True): ('batch pred', False, True, 0, 0),

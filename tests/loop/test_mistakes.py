@@ -129,7 +129,7 @@ IN_FIT = {
 # what the learner itself refuses
 AT_ONCE = {
     'a metric class': (dict(metrics=[nn.CrossEntropyLoss]),
-        'metric CrossEntropyLoss|CrossEntropyLoss is a class', 'pass an instance|function'),
+        'metric <class .*CrossEntropyLoss.>: expected', 'an instance of a class'),
     'a function of scikit-learn': (dict(metrics=[f1_score]), 'metric `f1_score` of scikit-learn', 'torchmetrics'),
     'a name of a loss': (dict(loss_fn='mse'), "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
     'a model class': (dict(model=nn.Flatten), 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),

@@ -35,7 +35,7 @@ CALLS = {
     'Schedule, a curve': (lambda o: make_learner(train_dl=batches()[:2]).fit(1, hooks=[Schedule(lambda pos: o)]), '0'),
     'LRScheduler(step)': (lambda o: LRScheduler(lambda opt: None, step=o), ''),
     'combine': (lambda o: combine(o, [linear(0., 1.)]), ''),
-    'LambdaHook(ord)': (lambda o: LambdaHook(ord=o, after_step=print), '-1 0 inf -inf'),
+    'LambdaHook(ord)': (lambda o: make_learner(hooks=LambdaHook(ord=o, after_step=print)), '-1 0 inf -inf'),
 }
 
 def refuses(call, value):

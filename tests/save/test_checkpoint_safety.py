@@ -113,10 +113,9 @@ def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path)
 
 # States
 
-OURS = [(), ('state',), ('history',), ('history', 'series', 'train_loss'), ('rng_states', 0), ('loaders',),
-        ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
-        ('run', 'train_metrics'), ('run', 'train_metrics', 'averages', 'accuracy'),
-        ('run', 'train_metrics', 'objects', 'Share'),
+OURS = [(), ('state',), ('history',), ('history', 'columns'), ('history', 'columns', 'values'),
+        ('rng_states', 0), ('loaders',), ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
+        ('run', 'train', 'sums', ''), ('run', 'train', 'sums', '', 'objects', 'Share'),
         *(('hooks', o) for o in ('CSVLogger', 'EarlyStopping', 'EMA', 'GradAccum', 'OneCycle'))]
 
 def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_path):

@@ -183,7 +183,8 @@ def test_resumed_anywhere_is_bit_equal(n_resumes, tmp_path, monkeypatch, capsys)
 def test_a_batch_that_was_read_ahead_is_nobody_elses_shard(tmp_path):
     "In two processes each reads its own shard ahead"
     def learner(folder, *more):
-        return make_learner(plain_model(), Drawn(), hooks=[GradAccum(2), Checkpoint(tmp_path/folder), *more])
+        hooks = [GradAccum(2), Checkpoint(tmp_path/folder), *more]
+        return make_learner(plain_model(), Drawn(), metrics=[accuracy], hooks=hooks)
     plain, stopped, again = learner('plain'), learner('run', Counted(1)), learner('run')
     torch.manual_seed(0)
     plain.launch(2, 2)
@@ -192,3 +193,5 @@ def test_a_batch_that_was_read_ahead_is_nobody_elses_shard(tmp_path):
     assert stopped.cancelled == 'stop' and stopped.state.epoch == 0 < stopped.state.batch_idx < 5
     again.launch(2, 2, resume=True)
     assert again.history.steps['train_loss'] == pytest.approx(plain.history.steps['train_loss'], rel=1e-5)
+    for name in 'train_loss', 'train_accuracy':
+        assert again.history.epochs[name] == pytest.approx(plain.history.epochs[name], rel=1e-5)

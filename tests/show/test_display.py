@@ -93,9 +93,9 @@ def test_budget(step_s, draw_s, monkeypatch, cell):
 def test_long_runs_are_as_cheap_to_send(seen, n=100_000):
     learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100,
                     train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
-    learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
+    learn.history.columns.extend(n, {'train_loss': torch.rand(n).tolist(), 'lr': [.1]*n})
     Region(learn, 2*n, True).draw(learn, '', status.Pace(10))
-    learn.history.add_steps(n, {'train_loss': torch.rand(n), 'lr': [.1]*n})
+    learn.history.columns.extend(n, {'train_loss': torch.rand(n).tolist(), 'lr': [.1]*n})
     assert sum(len(o['text/html']) for _, o in seen) < 30_000       # in base64
 
 
@@ -141,7 +141,7 @@ def test_the_table_keeps_its_best_row_and_all_of_a_few_dozen(cell):
     assert html.count('<tr>') == 37 and '<b>24</b>' in html and 'overflow:auto' not in html
     assert 'height:' not in html.replace('line-height', '')
     assert '<details' not in html
-    learn.history.shown_in = None
+    learn.history.latest.shown_in = None
     learn.fit(84)
     details, = BeautifulSoup(cell[-1]['text/html'], 'html.parser')('details')
     assert details.summary.text == 'all 84 epochs'
@@ -265,7 +265,7 @@ def test_training_that_becomes_nan_says_so(seen):
         return {'loss': learn.model(batch[0]).square().mean()*factor}
     learn = learner(train_step=step, eval_step=step, metrics=[], hooks=[LambdaHook(before_step=always)])
     with told(): learn.fit(3)
-    assert learn.history.status == ('3 epochs, but train_loss is nan since batch 8: '
+    assert learn.history.latest.status == ('3 epochs, but train_loss is nan since batch 8: '
                                     'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     lines = [o['text/plain'] for i, o in seen if i == 0]
     assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o)
@@ -342,14 +342,14 @@ def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys)
     assert learn.cancelled is None
     monkeypatch.setitem(module.SCREENS, where, Bad.__base__)
     learn.fit(1)        # tries again
-    assert learn.display.error is None and 'done' in str(learn.history.status)
+    assert learn.display.error is None and 'done' in str(learn.history.latest.status)
 
 @pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: h.plot()])
 def test_another_thread_may_look_at_any_time(look):
     "It reads what is there without changing it: the thread of the fit may be in the middle of a change"
     def state(h):
-        series = {name: (s.n, len(s.host), len(s.chunks)) for name, s in h.series.items()}
-        return len(h.open_metrics.rows), h.n_packed, series
+        columns = h.columns
+        return len(columns.rows), columns.n_arrived, {name: len(o) for name, o in columns.values.items()}
     seen, errors = [], []
     def look_from_elsewhere(learn):
         def f():

@@ -26,7 +26,7 @@ FONT = f'{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf'
 def history(losses, valids=(), name='loss', metrics=None, lr=None):
     "A history of as many epochs as there are validation losses; metrics: name → list"
     h, n = History(), len(losses)
-    h.add_steps(n, {'train_' + name: torch.tensor(losses, dtype=torch.float64), 'lr': lr or [.1]*n})
+    h.columns.extend(n, {'train_' + name: losses, 'lr': lr or [.1]*n})
     for e, v in enumerate(valids):
         start, end = n*e//len(valids), n*(e + 1)//len(valids)
         more = {k: values[e] for k, values in (metrics or {}).items()}
@@ -181,11 +181,11 @@ def recorded(losses, ends):
     "A history, with the plain mean of each epoch"
     h = History()
     for start, end in zip([0, *ends], ends):
-        h.add_steps(end - start, {'train_loss': losses[start:end]})
+        h.columns.extend(end - start, {'train_loss': losses[start:end]})
         known = list(filter(math.isfinite, losses[start:end]))
         h.epoch_rows.append({'epoch': len(h), 'train_loss': math.fsum(known)/len(known) if known else math.nan})
         h.ends.append(end)
-    h.add_steps(len(losses) - h.n_steps, {'train_loss': losses[h.n_steps:]})
+    h.columns.extend(len(losses) - h.n_steps, {'train_loss': losses[h.n_steps:]})
     return h
 
 def path_of(chart):
@@ -238,7 +238,7 @@ def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed=0):
     plot, source = Plot(), HistorySource('', h)
     cuts = {*ends, len(losses), *(r.randrange(len(losses)) for _ in range(40))}
     for start, end in zip([0, *sorted(cuts)], sorted(cuts)):
-        h.add_steps(end - start, {'train_loss': losses[start:end]})
+        h.columns.extend(end - start, {'train_loss': losses[start:end]})
         if r.random() < .1: plot.chart(h.plot_data(), log=False)
         if end in ends: h.add_epoch(whole.epoch_rows[len(h)])
         if r.random() < .1: source.update()
@@ -455,7 +455,7 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     assert image.getpixel((round(2*x), round(2*y) - 4)) != (255, 255, 255)
     assert [o for o in h.plot().axes[2].lines if list(o.get_ydata()) == [.2] and o.get_marker() == 'o']
     rates = History()
-    rates.add_steps(9, {'train_loss': [1.]*9, **{f'lr_{k}': [10.**-k]*9 for k in range(8)}})
+    rates.columns.extend(9, {'train_loss': [1.]*9, **{f'lr_{k}': [10.**-k]*9 for k in range(8)}})
     panel = picture(rates).panels[1]
     assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']
 
@@ -464,7 +464,7 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
 def overfit(n=20):
     h, train, valid = History(), [1., .6, .4, .3, .2, .1, .06], [1.1, .8, .7, .75, .8, .86, .94]
     for e, (t, v) in enumerate(zip(train, valid)):
-        h.add_steps(n, {'train_loss': [t*(1 + i/100) for i in range(n)], 'lr': [.1]*n})
+        h.columns.extend(n, {'train_loss': [t*(1 + i/100) for i in range(n)], 'lr': [.1]*n})
         row = {'valid_loss': v, 'valid_accuracy': 1 - v/2}
         h.add_valid({'epoch': e, 'step': (e + 1)*n, **row})
         h.add_epoch({'epoch': e, 'train_loss': t, **row, 'lr': .1, 'time_s': 1.})
@@ -496,15 +496,15 @@ def test_the_best_epoch_is_where_its_value_is():
         assert p.shade == (60, 140)
     words = [o[2] for o in Drawn(chart.svg()).words]
     assert 'best 0.7 · epoch 2' in words and 'since then: valid +34 %, train −85 %' in words
-    assert h.monitor == ('valid_loss', 'min') and not metrics.rings
+    assert h.latest.monitor == ('valid_loss', 'min') and not metrics.rings
 
 def test_a_monitored_metric_has_the_ring():
     h = overfit()
-    h.monitor = 'valid_accuracy', 'max'
+    h.latest.monitor = 'valid_accuracy', 'max'
     losses, _, metrics = picture(h).panels
     assert [o[:2] for o in metrics.rings] == [(60, 1 - .7/2)] and not losses.rings and losses.shade is None
     assert losses.flags == [(60, ['best valid_accuracy 0.65 · epoch 2'])]
-    h.kept = 4      # weights were restored, of another epoch
+    h.latest.kept = 4      # weights were restored, of another epoch
     assert picture(h).panels[0].flags[0][0] == 100
 
 def test_epochs_have_their_numbers_below_their_last_batches():
@@ -546,21 +546,21 @@ def test_log_is_what_was_asked_for():
         y = p.bottom - p.height*math.log(row['valid_loss']/p.ylim[0])/math.log(p.ylim[1]/p.ylim[0])
         x = p.left + p.width*(end - p.xlim[0])/(p.xlim[1] - p.xlim[0])
         assert image.getpixel((round(2*x), round(2*y))) == tuple(bytes.fromhex(COLORS[1][1:]))
-    h.add_steps(1, {'train_loss': [-.5], 'lr': [.1]})
+    h.columns.extend(1, {'train_loss': [-.5], 'lr': [.1]})
     with pytest.raises(ValueError, match=r'log=True needs losses above 0, and the lowest is -0.5: .*log=False'):
         h.plot(log=True)
     assert Plot().final(h.plot_data()).other is None
 
 def test_an_axis_that_changes_in_mid_run_says_since_when():
     h = History()
-    h.add_steps(50, {'train_loss': [1.]*50})
+    h.columns.extend(50, {'train_loss': [1.]*50})
     plot = Plot()
     def note(end): return plot.chart(h.plot_data(), end).panels[0].note
     assert note(100) == ''
-    h.add_steps(2, {'train_loss': [1e3, 1.]})
+    h.columns.extend(2, {'train_loss': [1e3, 1.]})
     plot.chart(h.plot_data(), log=True)     # of no account
     for loss in 500., .01, .01:
         h.add_valid({'epoch': 0, 'valid_loss': loss})
-        h.add_steps(100, {'train_loss': [.01]*100})
+        h.columns.extend(100, {'train_loss': [.01]*100})
     notes = note(1000), note(1000), picture(h).panels[0].note
     assert notes == ('logarithmic since batch 352', 'logarithmic since batch 352', 'logarithmic')

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import can_replace_calls, compile_options, own_call, replace_call
 from ..loop import Hook, Learner, parameters

@@ -86,9 +86,6 @@ class FreezeBN(Hook):
     "Keep BatchNorm layers in evaluation mode during training"
     unique, in_dry_run = True, True
     def before_fit(self, learn: Learner) -> None:
-        if any(isinstance(m, BATCH_NORMS) for m in learn.model.modules()): return
-        raise ValueError('FreezeBN: the model has no BatchNorm layer')
-
-    def before_epoch(self, learn: Learner) -> None:
-        for m in learn.model.modules():
-            if isinstance(m, BATCH_NORMS): m.eval()
+        found = [m for m in learn.model.modules() if isinstance(m, BATCH_NORMS)]
+        if not found: raise ValueError('FreezeBN: the model has no BatchNorm layer')
+        for m in found: m.eval()

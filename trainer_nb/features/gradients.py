@@ -13,18 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import batch_size, common_device, each_, local, norms, to_device
+from ..base import common_device, each_, local, norms, to_device
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, check_names, gradients, is_summed, loss_weight, parameters, refuse_closures,
-    total_norm, trained
+    RESUMABLE, Hook, Learner, as_count, check_names, gradients, is_summed, parameters, refuse_closures, total_norm,
+    trained
 )
-
-# %% ../../nbs/features/01_gradients.ipynb #d393eae4
-def _loss_weight(learn):
-    "Return a loss's weight over all ranks: `result['n']`, torch's divisor, or samples"
-    if learn.world.size > 1: return learn.world.weight    # summed over the ranks by `Accelerate`
-    n = loss_weight(learn.result)
-    return batch_size(learn.batch) if n is None else n
 
 # %% ../../nbs/features/01_gradients.ipynb #f6a3a540
 class _Window:
@@ -78,8 +71,9 @@ class _Windows(Hook):
 class _Weighing(_Windows):
     "Weighs the losses of a window"
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
-        n, window = _loss_weight(learn), self.windows.get(learn.phase.opt_names[0])
-        is_sum = is_summed(learn)
+        phase, is_sum = learn.phase, is_summed(learn)
+        n = phase.weight if learn.world.size == 1 else learn.world.weight       # summed over the ranks by `Accelerate`
+        window = self.windows.get(phase.opt_names[0])
         if window is not None and is_sum != (window.unit is None): raise ValueError(
             'GradAccum got losses that are sums, and others that are means, for one optimizer '
             "step: return the same result['reduction'] for every batch")
@@ -248,7 +242,7 @@ class GradNorm(Hook):
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         name, clip = learn.opt_name, learn.provider('clipping')
         if clip is not None: clip.norms.pop(name, None)
-        is_known = clip is not None and clip.bounds_norm(name)
+        is_known = clip is not None and clip.bounds_norm(name) and not learn.closes     # else of a later evaluation
         norm = None if is_known else learn.world.whole(total_norm(gradients(learn.opt)))
         stepped = nxt()
         self.norms[name] = clip.norms[name] if norm is None else norm

@@ -89,7 +89,7 @@ def plot_schedule(learn: Learner,
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
     as_count(*(('max_steps', max_steps) if n_epochs is None else ('n_epochs', n_epochs)))
     twin = SimpleNamespace(
-        model=learn.model, loss_fn=learn.loss_fn, hooks=scheds, metrics=as_metrics(learn.metrics),
+        own_model=learn.own_model, own_loss_fn=learn.own_loss_fn, hooks=scheds, metrics=as_metrics(learn.metrics),
         opts={name: _stand_in(o) for name, o in learn.opts.items()}, is_own=learn.is_own,
         state=replace(learn.state, grad_accum_steps=accum, batch_idx=0),
         bounds={'epoch': None, 'step': None}, train_dl=learn.train_dl, valid_dl=learn.valid_dl,

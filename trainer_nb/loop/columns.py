@@ -145,15 +145,16 @@ class Columns:
         return res
 
     def agree(self, world: World) -> None:
-        "Replace the values with a mean that stay by those of the global batches of all ranks"
-        mine = [o for o in self.weights if o not in self.of_pass]
-        for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            weights = self.fetch(self.weights.get(name, ''), self.start, self.n)
-            v = torch.tensor(self.fetch(name, self.start, self.n), dtype=torch.float64)
-            w = torch.tensor(weights).double() if name in self.weights else torch.zeros_like(v)
+        "Replace the values with a mean of the open pass, and their weights, by those of the global batches of all ranks"
+        mine, found = [(name, of, name in self.of_pass) for name, of in self.weights.items()], {}
+        for name, of, is_brief in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
+            self.weights[name] = of
+            self.of_pass |= {of, name} if is_brief else {of}
+            v, w = (torch.tensor(self.fetch(o, self.start, self.n), dtype=torch.float64) for o in (name, of))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
-            mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
-            self.replace(name, self.start, mean.tolist())
+            found[name] = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
+            found[of] = weight/world.size
+        for name, values in found.items(): self.replace(name, self.start, values.tolist())
 
     def state_dict(self, start: int = 0) -> dict:
         "Return the values from batch `start` on, as tensors"
@@ -216,10 +217,12 @@ class Accumulator:
         is_sum = self.is_sum or result.get('reduction') == 'sum'
         if is_sum: weight = n
         weight = kept(weight)
+        def per_sample(v):
+            if not is_sum: return v
+            return v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
         for name, loss in losses.items():
             column, of = prefix + name, 'weight' if name == 'loss' else f'weight of {name}'
-            if is_sum: loss = loss/n if isinstance(n, Tensor) or n else math.nan       # an empty shard has no samples
-            row[column], of_pass[of], weights[column] = loss, weight, of
+            row[column], of_pass[of], weights[column] = per_sample(loss), weight, of
             self.losses[column] = None
         if not self.others.issuperset(result):
             for name, value in self._numbers(result).items():
@@ -227,12 +230,13 @@ class Accumulator:
                     self._leave_out(name)
                     continue
                 of = f'weight of {name}'
-                row[prefix + name], of_pass[of], weights[prefix + name] = value, weight, of
+                row[prefix + name], of_pass[of], weights[prefix + name] = per_sample(value), weight, of
+        row.update(rates)
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
         if (self.metrics or self.missing) and counts: self._measure(result, of_pass, weights)
-        self.columns.add({**row, **rates}, of_pass, weights)
+        self.columns.add(row, of_pass, weights)
 
     def _measure(self, result, of_pass, weights):
         "Pass the result to the metrics, and add the values of functions"

@@ -148,7 +148,7 @@ class Phase:
             self._bind()
             modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
             found |= get_modes(*modules)
-            self.below.in_eval = [m for m, is_training in found.items() if not is_training]
+            if self.below.training: self.below.in_eval = [m for m, is_training in found.items() if not is_training]
             switch(found, self.training, *modules)
             if self.training: set_modes(dict.fromkeys(learn.fitting.kept if in_eval is None else in_eval, False))
             set_opt_modes(learn.opts.values(), self.training)
@@ -323,13 +323,11 @@ class Phase:
         "Compute the values of the pass"
         found = {name: o.weighted(world) for name, o in self.sums.items()}
         if '' in found: return {k: mean for k, (mean, _) in found[''].items()}
-        return means_of_sets(found, chain.from_iterable(o.returned for o in self.sums.values()))
+        return means_of_sets(found, {*chain.from_iterable(o.returned for o in self.sums.values())})
 
-    def running(self) -> dict[str, float]:
+    def running(self, world: World) -> dict[str, float]:
         "Compute the metrics so far, on this rank"
-        learn = self.learn
-        is_alone = learn.world.size == 1
-        found = {name: o.running(is_alone) for name, o in self.sums.items()}
+        found = {name: o.running(world.size == 1) for name, o in self.sums.items()}
         return {f'{name}_{k}' if name else k: v for name, values in found.items() for k, v in values.items()}
 
     @property

@@ -19,7 +19,7 @@ from ..base import (
 )
 from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
 from .columns import check_column
-from .fit import Fit, Interrupts, Phase, Training, Validation, misplaced
+from .fit import Fit, Interrupts, Phase, TrainPass, Validation, misplaced
 from .history import History
 from .hook_table import HookTable
 from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
@@ -328,7 +328,7 @@ class Learner:
             self.metrics = as_metrics(self.metrics)
             phase = Validation(Pass(dl)).begin_sums(self, is_alone=True)
             with self.apart(phase):
-                if not self.is_fitting: self.calls.fire('before_valid', self)
+                if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
                 phase.check_any('valid_dl')
@@ -653,7 +653,7 @@ class Learner:
     def is_last_batch(self) -> bool:
         "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
         pass_ = self.phase.pass_
-        if not isinstance(self.phase, Training) or pass_ is None: return False
+        if not isinstance(pass_, TrainPass): return False       # a dry run is one long epoch
         if not pass_.is_sized: return pass_.at_end
         return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
 

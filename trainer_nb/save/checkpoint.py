@@ -97,7 +97,7 @@ class Checkpoint(Hook):
     def __getstate__(self):         # a copy may save another learner
         return {**vars(self), '_owner': None, '_thread': None}
 
-    def _saves_another(self, learn):
+    def saves_another(self, learn: Learner) -> bool:
         "Return whether it has saved another learner, as in a loop over folds"
         return self._owner is not None and self._owner() is not learn
 
@@ -106,7 +106,7 @@ class Checkpoint(Hook):
         self._owner = None      # the run continues in the learner that was loaded with it
 
     def before_fit(self, learn: Learner) -> None:
-        if self._saves_another(learn): self.run = self.saved_at = self._frozen = None
+        if self.saves_another(learn): self.run = self.saved_at = self._frozen = None
         self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
         self._check_frozen(learn)
@@ -257,7 +257,7 @@ def resume_from(learn: Learner, source: bool | str | Path) -> bool:
         if hook is None:
             raise ValueError('fit(resume=True) needs the hook Checkpoint, to know the folder: '
                              'add Checkpoint(folder), or pass resume=folder')
-        if hook._saves_another(learn): raise ValueError(
+        if hook.saves_another(learn): raise ValueError(
             'fit(resume=True) would resume another learner, which this Checkpoint saved in '
             f'{hook.folder.path}: give each a Checkpoint with a folder of its own, or pass '
             'resume=folder to continue what is there')

@@ -91,13 +91,13 @@ def _inputs(learn):
     return {'class': type(found[0]).__name__, 'state': found[0].state_dict()} if found else None
 
 def _config(learn, average):
-    model, state, rows = learn.model, learn.state, learn.history.epoch_rows
+    model, state, rows = learn.own_model, learn.state, learn.history.epoch_rows
     res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',
            'parameters': sum(p.numel() for p in model.parameters()),
            'epoch': state.epoch, 'optimizer_step': state.optimizer_step,
            'row': _finite(rows[-1] if rows else {}), **library_versions()}
     if average: res['average'] = average
-    res |= {'classes': _classes(learn), 'loss_fn': _loss_name(learn.loss_fn), 'inputs': _inputs(learn)}
+    res |= {'classes': _classes(learn), 'loss_fn': _loss_name(learn.own_loss_fn), 'inputs': _inputs(learn)}
     try: return {**res, 'config': _finite(plain_config(learn.config))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
@@ -118,7 +118,7 @@ def export(
     learn.check_thread()
     st, folder, ema = _safetensors(), Path(folder), getattr(learn, 'ema', None) if average else None
     averaged = ema and ema.average_of(learn)
-    model = learn.model if averaged is None else averaged
+    model = learn.own_model if averaged is None else averaged
     if example is not None: example = to_device(_as_args(example), learn.device)
     config = _config(learn, None if averaged is None else ema.name)
     config = json.dumps(config, indent=1, allow_nan=False)

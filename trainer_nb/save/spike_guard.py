@@ -114,7 +114,7 @@ class SpikeWatch(_Measured):
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
-        state, world = learn.state, learn.world
+        state = learn.state
         if self.now:
             at, share = (state.epoch, state.batch_idx - 1), learn.phase.n/(learn.phase.total or 1)
             self.waiting.append([*at, learn.history.n_steps, share, self.now])
