@@ -145,16 +145,15 @@ class Columns:
         return res
 
     def agree(self, world: World) -> None:
-        "Replace the values with a mean of the open pass, and their weights, by those of the global batches of all ranks"
-        mine, found = [(name, of, name in self.of_pass) for name, of in self.weights.items()], {}
-        for name, of, is_brief in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            self.weights[name] = of
-            self.of_pass |= {of, name} if is_brief else {of}
-            v, w = (torch.tensor(self.fetch(o, self.start, self.n), dtype=torch.float64) for o in (name, of))
+        "Replace the values with a mean that stay by those of the global batches of all ranks"
+        mine = [o for o in self.weights if o not in self.of_pass]
+        for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
+            weights = self.fetch(self.weights.get(name, ''), self.start, self.n)
+            v = torch.tensor(self.fetch(name, self.start, self.n), dtype=torch.float64)
+            w = torch.tensor(weights).double() if name in self.weights else torch.zeros_like(v)
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
-            found[name] = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
-            found[of] = weight/world.size
-        for name, values in found.items(): self.replace(name, self.start, values.tolist())
+            mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
+            self.replace(name, self.start, mean.tolist())
 
     def state_dict(self, start: int = 0) -> dict:
         "Return the values from batch `start` on, as tensors"

@@ -77,7 +77,6 @@ def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[
     if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
     own = {}
     if (n := learn.world.size) > 1:
-        if not is_for_me and fit is not None and fit.train is not None: history.columns.agree(learn.world)
         mine = (fit or Fit()).rank_state(learn)
         own['processes'] = [mine]*n if is_for_me else learn.world.gather(mine)
     modules = owners(learn, learn.own_model)
