@@ -56,7 +56,8 @@ def test_rates_by_name_straight_in_the_learner():
 
 def test_a_function_of_names_is_refused():
     for wrong in dict(lr=lambda name: .1), dict(optim=torch.optim.SGD, lr=abs):
-        with pytest.raises(TypeError, match='lr is <.*function.*(a number above 0|a dict of patterns)'): make_learner(Net(), **wrong)
+        with pytest.raises(TypeError, match='lr is <.*function.*(a number above 0|a dict of patterns)'):
+            make_learner(Net(), **wrong)
 
 def test_unfreezing_is_that_by_hand():
     model = Net()

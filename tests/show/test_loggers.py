@@ -1,5 +1,5 @@
 "Loggers agree with the history, value by value, also after a crash"
-import csv, json, shutil, sys
+import csv, json, random, shutil, sys
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from common import batches, digest, make_learner, record, shuffled, stop_at, until
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.hooks import LambdaHook
+from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
 from trainer_nb.show.loggers import CSVLogger, JSONLLogger
 from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
 from trainer_nb.loop.metrics import accuracy
@@ -248,6 +248,28 @@ def test_names_with_line_ends_are_read_back_after_a_resume(tmp_path, kind, name)
         with pytest.raises(ZeroDivisionError): fit(crash(step))
     fit()
     assert read(path, name, []) == [(i + 1, i + .5) for i in range(10)]
+
+@pytest.mark.parametrize('seed', range(3))
+def test_each_batch_is_logged_once_whatever_reads_the_history_before(tmp_path, seed):
+    "A reader brings values to the host early; batches, epochs and whole fits may end early, too"
+    r = random.Random(seed)
+    def act(learn):
+        if not learn.training: return
+        what = r.choices([None, 'read', 'validate', 'skip', 'end', 'stop'], [99, 2, 1, 1, .2, .5])[0]
+        if what == 'read': learn.history.recent()
+        if what == 'validate': learn.validate()
+        if what == 'skip': raise CancelStep
+        if what == 'end': raise CancelEpoch
+        if what == 'stop': learn.stop()
+    learn = make_learner(train_dl=batches()*60, valid_dl=batches(),
+                         hooks=[JSONLLogger(tmp_path/'log'), LambdaHook(after_loss=act)])
+    h = learn.fit(3, valid_every=50)
+    while learn.stopped: learn.resume()
+    rows = [json.loads(o) for o in (tmp_path/'log').read_text().splitlines()]
+    steps = [o for o in rows if o['kind'] == 'step']
+    assert [o['batch'] for o in steps] == [*range(1, h.n_steps + 1)]
+    assert [o['train_loss'] for o in steps] == h.steps['train_loss']
+    assert [sum(o['kind'] == k for o in rows) for k in ('valid', 'epoch')] == [len(h.valid_rows), len(h)]
 
 def test_a_header_that_was_cut_off_is_written_again(tmp_path):
     learn = start(0, CSVLogger(tmp_path/'log', 'steps'), noted('two\nlines'))

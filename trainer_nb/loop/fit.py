@@ -84,21 +84,13 @@ class Interrupts:
         finally: self._open()
 
 
-class TrainPass(Pass):
-    "A pass over the training data, whose finished batches `StepState` counts"
-    def __init__(self, dl: object, state: StepState):
-        self.state = state
-        super().__init__(dl)
-    # `state` is restored with the rest
-    n = property(lambda self: self.state.batch_idx, lambda self, n: None)
-
-
 class Phase:
     """One pass over one loader, and all that belongs to its current batch
 
     While it is open, `learn.model`, `learn.batch`, `learn.loss` ... are its own.
     """
     training = False        # whether its losses train
+    is_last = False         # whether the batch is the last one of an epoch
 
     def __init__(self, pass_: Pass | None = None):
         self.pass_ = pass_                              # resumable; None: a phase that runs no batches
@@ -371,26 +363,21 @@ class Training(Phase):
     "A pass over the training data"
     training = True
 
-    def batches(self) -> Iterator:
-        "Open the loader, or its rest; raises ValueError if it was replaced"
-        learn = self.learn
-        if learn.train_dl is not self.pass_.dl: raise ValueError(
-            'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
-            'already: replace it in after_epoch, by a loader')
-        return iter(self.pass_)
+    @property
+    def is_last(self) -> bool:
+        "Whether the batch is the last one; if the length is unknown or uncertain, this reads the next one"
+        pass_ = self.pass_
+        if not pass_.is_sized: return pass_.at_end
+        return pass_.adapter.length is not None and pass_.n + 1 >= pass_.adapter.length
 
     def backward(self) -> None:
         "Compute the gradients of the loss; the first batch of all is checked before and after"
         learn = self.learn
-        is_first = learn.checked is None
+        is_first = not learn.state.samples_seen
         if is_first:
             check_first(learn)
             if self.generator is None: check_shared(learn.opts)
-            learn.checked = learn.parts
-        try: self.do['do_backward'](self.loss)
-        except (AttributeError, RuntimeError):
-            check_loss(self.loss)       # most errors here come from a step that returns no loss
-            raise
+        self.do['do_backward'](self.loss)
         if is_first: check_untrained(learn)
         for f in self.at['after_backward']: f(learn)
 
@@ -436,8 +423,8 @@ class Training(Phase):
 
     def count(self) -> None:
         "Count a finished batch"
-        learn = self.learn
-        learn.state.increment_batch(self.total, self.stepped)
+        super().count()
+        self.learn.state.increment_batch(self.total, self.stepped)
 
     def drop(self) -> None:
         "Forget a batch that was cancelled, and its gradients"
@@ -510,8 +497,8 @@ class Fit:
         if not self.loaders: self.loaders = learn.train_dl, learn.valid_dl
         learn.requests.clear()
         with ExitStack() as closing:
-            closing.callback(self._leave, learn)
             self.interrupts = closing.enter_context(Interrupts(learn))
+            closing.callback(self._leave, learn)        # while interrupts wait
             learn.fitting = self
             closing.enter_context(learn.added_hooks(*self.plan.hooks))
             for h in learn.hooks: closing.enter_context(h.around_fit(learn))
@@ -613,7 +600,10 @@ class Fit:
                             phase.pass_.leave()
                             break
                         self.answer()
-                        if batches is None: batches = phase.batches()
+                        if learn.train_dl is not phase.pass_.dl: raise ValueError(
+                            'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
+                            'already: replace it in after_epoch, by a loader')
+                        if batches is None: batches = iter(phase.pass_)
                         phase.next_due = plan.next_due
                         if phase.run(batches): break
                     phase.check_any('train_dl')
@@ -668,7 +658,7 @@ class Fit:
         if is_new:
             learn.state.reset_epoch()
             learn.history.columns.open()
-            self.train = Training(TrainPass(learn.train_dl, learn.state)).begin_sums(learn)
+            self.train = Training(Pass(learn.train_dl)).begin_sums(learn)
         self.opened, self.train.pass_.epoch = perf_counter(), learn.state.epoch
         return is_new
 
@@ -700,7 +690,7 @@ class Fit:
         history.returned |= dict.fromkeys(train.returned)
         for row in self._valid_rows(): values |= {k: v for k, v in row.items() if k not in ('batch', 'step')}
         if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
-        for name in lr_names(learn.opts):       # the last ones
+        for name in lr_names(learn.opts) if history.n_steps else ():       # the last ones
             if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
         row = {'epoch': learn.state.epoch, **values, 'time_s': self.time_s + perf_counter() - self.opened}
         with self.interrupts.closed():      # what is counted is recorded
@@ -766,7 +756,7 @@ class Fit:
         if plan: self.loaders = learn.train_dl, learn.valid_dl
         self.is_trained, self.time_s = state['is_trained'], state['time_s']
         if state['train'] is not None:
-            self.train = Training(TrainPass(learn.train_dl, learn.state)).begin_sums(learn)
+            self.train = Training(Pass(learn.train_dl)).begin_sums(learn)
             parts = named_parts(learn, learn.own_model)
             if state['in_eval'] is not None: self.train.in_eval = [parts[k] for k in state['in_eval'] if k in parts]
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too

@@ -155,10 +155,11 @@ class History:
     def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
         "Return the mean losses of the latest `n` training batches"
         found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
-        def mean(name, values):     # one of several losses may be left out of some batches
-            if name != 'train_loss': values = [v for v in values if v == v] or values
-            return sum(values)/len(values)
-        return {name: mean(name, o) for name, o in found.items() if name.startswith('train_loss') and o}
+        res = {}
+        for name in (k for k, o in found.items() if k.startswith('train_loss') and o):
+            values = [v for v in found[name] if v == v or name == 'train_loss']     # one of several may be left out
+            res[name] = sum(values)/len(values) if values else math.nan
+        return res
 
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite

@@ -131,4 +131,3 @@ class HookTable:
     __repr__ = _repr_markdown_ = __str__
 
     def _repr_html_(self): return _as_html([*self._lines()])
-

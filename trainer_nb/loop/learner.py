@@ -19,7 +19,7 @@ from ..base import (
 )
 from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
 from .columns import check_column
-from .fit import Fit, Interrupts, Phase, TrainPass, Validation, misplaced
+from .fit import Fit, Interrupts, Phase, Validation, misplaced
 from .history import History
 from .hook_table import HookTable
 from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
@@ -113,7 +113,6 @@ class Learner:
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.requests: deque = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
-            self.checked: tuple | None = None   # the parts whose first batch was checked
             self.metric_inputs: dict = {}       # which metrics found their inputs in which phase
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if self.train_dl is train_dl and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
@@ -182,11 +181,8 @@ class Learner:
         if phase.generator is not None:
             inputs = [p for p in parameters(self._opts[phase.opt_names[0]]) if p.requires_grad]
         try: backward(loss, inputs)
-        except (AttributeError, RuntimeError) as e:
-            check_loss(loss)
-            hooks = [call.hook.name for call in phase.at['do_backward']]
-            if hooks and 'second time' in str(e): e.add_note(
-                f'{", ".join(hooks)} wraps do_backward: pass another loss to a second nxt()')
+        except (AttributeError, RuntimeError):
+            check_loss(loss)       # most errors here come from a step that returns no loss
             raise
 
     def do_opt_step(self) -> bool:  # whether the optimizer stepped
@@ -211,9 +207,7 @@ class Learner:
 
     def is_own(self, name: str) -> bool:
         "Return whether the step of a name is the user's own, passed or overridden"
-        if name in vars(self): return True
-        first = next((vars(c)[name] for c in reversed(type(self).__mro__) if name in vars(c)), None)
-        return getattr(type(self), name, None) is not first
+        return name in vars(self) or getattr(type(self), name) is not getattr(Learner, name)
 
     # fit, stop, resume
 
@@ -506,11 +500,6 @@ class Learner:
         for opt in self._opts.values():
             if opt.state: load_optimizer(opt, opt.state_dict())     # puts each state beside its parameter
 
-    @property
-    def parts(self) -> tuple:
-        "The parts whose first batch is checked: model, loss function, loader and step"
-        return self.own_model, self.own_loss_fn, self.train_dl, vars(self).get('train_step', type(self))
-
     def check(self) -> None:  # raises ValueError or TypeError
         "Check before a fit that the parts fit together"
         self.check_thread()
@@ -526,7 +515,6 @@ class Learner:
         self.metrics = as_metrics(self.metrics)
         check_sets(sets_of(self.valid_dl), self.metrics)
         self._set_opts(self._opts)
-        if self.checked is not None and any(a is not b for a, b in zip(self.checked, self.parts)): self.checked = None
 
     def _checked(self, name, shuffle=False):
         "Make a loader of what was assigned since, and refuse an empty one"
@@ -550,28 +538,18 @@ class Learner:
 
     def add_hook(self, hook: Hook) -> Hook:  # the same
         "Add a hook; raises ValueError for a second one of a class with `unique = True`"
-        self._add_hooks([hook])
+        self.check_thread()
+        if self.is_fitting and callable(getattr(hook, 'before_fit', None)): raise RuntimeError(
+            f'{hook.name} cannot be added while a fit runs, whose before_fit is over: add it before or after')
+        self.hooks.add(hook)
         return hook
-
-    def _add_hooks(self, hooks):
-        for hook in hooks: self._check_moment(hook, 'added')
-        self.hooks.add(*hooks)
 
     def remove_hook(self, hook: Hook | type | str) -> Hook:
         "Remove a hook, by itself, its class or its name"
+        self.check_thread()
         hook = self.hooks.get(hook)
-        self._check_moment(hook, 'removed')
         self.hooks.remove(hook)
         return hook
-
-    def _check_moment(self, hook, what):
-        "Refuse to add or remove a hook with a beginning and an end in mid-fit or another thread"
-        self.check_thread()
-        if not self.is_fitting: return
-        points = [o for o in ('before_fit', 'after_fit') if callable(getattr(hook, o, None))]
-        if type(hook).around_fit is not Hook.around_fit: points.append('around_fit')
-        if points: raise RuntimeError(f'{hook.name} cannot be {what} while a fit runs, because it has '
-                                      f'{" and ".join(points)}: do that before the fit or after it')
 
     def get_hook(self,
         cls: type | str,     # class of a hook, or the name of one
@@ -587,11 +565,11 @@ class Learner:
     @contextmanager
     def added_hooks(self, *hooks: Hook) -> Iterator['Learner']:
         "Add hooks within a `with` block: `with learn.added_hooks(h): ...`"
-        if hooks: self._add_hooks(hooks)
+        self.hooks.add(*hooks)
         try: yield self
         finally:
             for h in hooks:
-                if h in self.hooks: self.remove_hook(h)
+                if h in self.hooks: self.hooks.remove(h)
 
     @with_comments
     def describe_hooks(self,
@@ -652,10 +630,7 @@ class Learner:
     @property
     def is_last_batch(self) -> bool:
         "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
-        pass_ = self.phase.pass_
-        if not isinstance(pass_, TrainPass): return False       # a dry run is one long epoch
-        if not pass_.is_sized: return pass_.at_end
-        return self.n_batches is not None and self.state.batch_idx + 1 >= self.n_batches
+        return self.phase.is_last
 
     @with_comments
     def record(self,

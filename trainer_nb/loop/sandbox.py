@@ -97,6 +97,7 @@ def _copied_hooks(learn):
 
 class _Trial(Training):
     "The phase of a dry run, which is one long epoch: it keeps only the latest losses"
+    is_last = False
     def __init__(self, pass_: Pass | None = None):
         super().__init__(pass_)
         self.latest: tuple = None, 0        # losses and their weight
@@ -105,16 +106,7 @@ class _Trial(Training):
         loss = losses if losses.keys() - {'loss'} else losses.get('loss')
         self.latest, self.recorded = (loss, self.weight), {}
 
-    def count(self) -> None:
-        super().count()
-        self.pass_.n += 1
-
-    def place(self) -> str:
-        learn = self.learn
-        out = [h.name for h in learn.hooks
-               if h not in learn.calls.hooks and not _is_library(type(h)) and h.in_dry_run is None]
-        remark = f'; {", ".join(out)} took no part: set `in_dry_run = True` in a hook that steps need' if out else ''
-        return f'in a dry run, in batch {learn.state.batch_idx}; nothing has changed{remark}'
+    def place(self) -> str: return f'in a dry run, in batch {self.learn.state.batch_idx}; nothing has changed'
 
 class DryRun:
     "Training batches, one by one, by a twin of the learner"
@@ -169,7 +161,7 @@ def _twin(learn, copies, asked):
     twin.fitting.state, twin.fitting.learn = 'running', twin
     twin.hooks.calls = Calls([o for o in twin.hooks if o in copies.values()], learn.is_main)
     twin.state, twin.world, twin.history = replace(learn.state), copy(learn.world), History()
-    twin.requests, twin.cancelled, twin.stopped, twin.checked = asked, None, None, ()
+    twin.requests, twin.cancelled, twin.stopped = asked, None, None
     return twin
 
 @contextmanager

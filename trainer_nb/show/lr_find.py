@@ -9,8 +9,6 @@ __all__ = ['lr_find']
 import math
 from collections.abc import Sequence
 
-import torch
-
 from ..base import did_you_mean, folded
 from ..draw import current_cell
 from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
