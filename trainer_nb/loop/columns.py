@@ -173,6 +173,7 @@ class Columns:
     def load_pass(self, state: Mapping) -> None:
         "Restore the values of the open pass, which each rank has of its own shards"
         check_kinds(state, COLUMNS_KINDS, 'columns')
+        for name in self.of_pass: self.values.pop(name, None)       # of another rank
         self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
         for name, values in state['values'].items(): self.replace(name, self.start, values.tolist())
 
