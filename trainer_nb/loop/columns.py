@@ -194,12 +194,13 @@ class Accumulator:
         columns: Columns | None = None,     # those of the history, for training; default: its own
         sets: Iterable[str] = ('',),        # names of validation sets; '': the only one
         is_sum: bool = False,               # losses are sums over samples, not means
-        missing: Callable | None = None,    # `f(metrics, result)` of the first batch → names of metrics to leave out
+        may_miss: bool = False,             # leave out a metric whose inputs the first batch lacks: validation has them
         inputs: Callable = tuple,           # `f()` → keys that the default step passes on from the current batch
     ):
         self.prefix = 'valid_' if columns is None else 'train_'
         self.columns = Columns() if columns is None else columns
-        self.metrics, self.sets, self.is_sum, self.missing, self.inputs = [*metrics], [*sets], is_sum, missing, inputs
+        self.metrics, self.sets, self.inputs = [*metrics], [*sets], inputs
+        self.is_sum, self.may_miss = is_sum, may_miss
         self.objects = {self._name(m.name, s): (m, s, m.call(reset_copy, m.f, device))     # a metric object for each set
                         for m, s in product(metrics, self.sets) if m.is_object}
         self.entries: dict[str, list[str]] = {}     # metric function → names of its values
@@ -243,7 +244,7 @@ class Accumulator:
         for name, (value, has_mean) in recorded.items():
             row[name] = value
             if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
-        if (self.metrics or self.missing) and counts: self._measure(result, of_set, of_pass, weights)
+        if self.metrics and counts: self._measure(result, of_set, of_pass, weights)
         if of_set:
             for column, of in [*weights.items()]:
                 own = prefix + self._name(column.removeprefix(prefix), of_set)
@@ -255,8 +256,9 @@ class Accumulator:
 
     def _measure(self, result, of_set, of_pass, weights):
         "Pass the result to the metrics, and add the values of functions"
-        if self.missing is not None or self.left_out: self._check_keys(result)
+        may_miss = self.may_miss and self.columns.n == self.columns.start
         for m in self.metrics:
+            if may_miss and not {m.pred, m.targ} <= result.keys(): self.left_out.add(m.name)
             if m.name in self.left_out: continue
             pred, targ = (map_tensors(Tensor.detach, o) if type(o) is not Tensor else o.detach() for o in m.inputs(result))
             if m.is_object:
@@ -276,15 +278,6 @@ class Accumulator:
                 column = self.prefix + name
                 if column in self.losses or column in of_pass: raise _double(name, m)
                 of_pass[column], weights[column] = kept(o), of
-
-    def _check_keys(self, result):
-        "Leave out the metrics whose inputs only the other phase returns"
-        if self.missing is not None:
-            self.left_out, self.missing = self.left_out | self.missing(self.metrics, result), None
-        for m in self.metrics:
-            if m.name in self.left_out and m.pred in result and m.targ in result: raise KeyError(
-                f'metric `{m.name}` finds its inputs in this batch but did not in the first one: '
-                'return them for every batch, or for none')
 
     def _numbers(self, result):
         "Return the numbers that the step returned beside its loss; a key is judged at its first value"

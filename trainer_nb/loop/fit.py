@@ -4,7 +4,6 @@ import math, os, re, signal, threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from functools import partial
 from itertools import chain, takewhile
 from time import perf_counter
 from types import GeneratorType, TracebackType
@@ -19,7 +18,7 @@ from ..base import (
 from ..data import Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 from .columns import COLUMNS_KINDS, Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
-from .metrics import check_sets, missing_inputs
+from .metrics import check_sets
 from .mistakes import check_first, check_untrained
 from .optim import check_names, check_shared, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
@@ -59,28 +58,19 @@ class Interrupts:
         elif self.is_open or perf_counter() - self.since > self.patience: self._raise()
 
     def _raise(self):
-        self._close()       # cleanup starts where the exception is raised
+        self._set(False)        # cleanup starts where the exception is raised
         raise KeyboardInterrupt
 
-    def _close(self): self.is_open, self.since = False, perf_counter()
-
-    def _open(self):
-        self.is_open = True
-        if self.n > self.n_asked: self._raise()
+    def _set(self, is_open):
+        self.is_open, self.since = is_open, perf_counter()
+        if is_open and self.n > self.n_asked: self._raise()
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        "Allow an interrupt at any line of a `with` block"
-        self._open()
+    def open(self, is_open: bool = True) -> Iterator[None]:
+        "Allow an interrupt at any line of a `with` block; with False, inside such a block, at its end"
+        self._set(is_open)
         try: yield
-        finally: self._close()
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        "Within `open()`: run all lines of a `with` block, or none"
-        self._close()
-        try: yield
-        finally: self._open()
+        finally: self._set(not is_open)
 
 
 class Phase:
@@ -296,16 +286,15 @@ class Phase:
 
     # its values
 
-    def begin_sums(self, learn: Any, is_alone: bool = False) -> 'Phase':
-        "Make the accumulators of losses and metrics; `is_alone`: the pass is none of a fit"
+    def begin_sums(self, learn: Any) -> 'Phase':
+        "Make the accumulator of losses and metrics"
         sets, (_, is_own) = self.pass_.adapter.sets or ('',), learn.step_of(self.training)
         if sets != ('',): check_sets(sets, learn.metrics)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
-        awaited = not is_alone and (not self.training or learn.valid_dl is not None)
-        missing = partial(missing_inputs, learn.metric_inputs, 'train' if self.training else 'valid', awaited)
         columns = learn.history.columns if self.training else None
         is_summed = not is_own and is_sum(learn.own_loss_fn)
-        self.sums = Accumulator(learn.metrics, learn.device, columns, sets, is_summed, missing, named)
+        may_miss = self.training and learn.valid_dl is not None
+        self.sums = Accumulator(learn.metrics, learn.device, columns, sets, is_summed, may_miss, named)
         return self
 
     def state_dict(self) -> dict:
@@ -464,11 +453,6 @@ class Fit:
         self.closing = ExitStack()          # what is undone at its end
 
     # it begins and ends
-
-    def of(self, learn: Any) -> 'Fit':
-        "Let it run on a learner: `with fit.of(learn): ...`"
-        self.learn = learn
-        return self
 
     def __enter__(self) -> 'Fit':
         learn = self.learn
@@ -672,7 +656,7 @@ class Fit:
         for name in lr_names(learn.opts) if history.n_steps else ():       # the last ones
             if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
         row = {'epoch': learn.state.epoch, **values, 'time_s': self.time_s + perf_counter() - self.opened}
-        with self.interrupts.closed():      # what is counted is recorded
+        with self.interrupts.open(False):      # what is counted is recorded
             learn.state.epoch += 1
             self.train = self.valid = None
             self.is_trained, self.time_s, self.opened = False, 0., perf_counter()
