@@ -34,22 +34,22 @@ def _as_array(t):
     if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
     return res
 
-COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: str}, 'of_pass': [str]}
+COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: Tensor}, 'of_pass': [str]}
 
 class Columns:
     """Values of batches by column, with the weights of their means
 
     They are numbers, or 0-d tensors of a device, which wait there for at most 512 batches and are then on
-    the host. Where a batch has no value there is nan, and a weight of 0. Some columns hold only the pass
-    that is open. Another thread may `fetch` at any time; it may miss the latest batches.
+    the host. Where a batch has no value there is nan, and a weight of 0. Weights, and some columns, hold only
+    the pass that is open. Another thread may `fetch` at any time; it may miss the latest batches.
     """
     def __init__(self):
         self.n = self.start = 0                     # finished batches; those before the open pass
         self.values: dict[str, array] = {}          # column → doubles, from the first batch, or from `start` on
-        self.weights: dict[str, str] = {}           # column with a mean → the column with its weights
+        self.weights: dict[str, array] = {}         # column with a mean → its weights, from `start` on
         self.of_pass: set[str] = set()              # columns that hold the open pass only
-        self.rows: list[dict] = []                  # batches that are not packed yet
-        self.arriving: list[tuple] = []             # (first batch, column → what `_sent` returned)
+        self.rows: list[tuple] = []                 # (values, weights) of batches that are not packed yet
+        self.arriving: list[tuple] = []             # packed, on their way to the host
         self.thread: int | None = None              # that of the fit, which alone may pack
         self.n_revised = 0                          # how often recorded values were replaced
 
@@ -59,36 +59,33 @@ class Columns:
         for name in self.of_pass: self.values.pop(name, None)
         self.start, self.weights, self.of_pass = self.n, {}, set()
 
-    def add(self, row: Mapping, of_pass: Mapping, weights: Mapping[str, str]) -> None:
-        "Add the values of a batch; those in `of_pass` are forgotten after the pass; `weights` of those with a mean"
-        self.rows.append({**row, **of_pass})
+    def add(self, values: Mapping, weights: Mapping, of_pass: Iterable[str] = ()) -> None:
+        "Add the values of a batch, and the weights of those with a mean; columns in `of_pass` are forgotten after it"
+        self.rows.append((values, weights))
         self.of_pass.update(of_pass)
-        self.weights.update(weights)
         self.n += 1
         if len(self.rows) >= CHUNK: self._pack()
 
     def _pack(self):
         "Send the latest batches to the host, without waiting for a device"
         self._take()        # those before have arrived
-        rows, self.rows = self.rows, []
-        fills = dict.fromkeys(self.weights.values(), 0.)
-        chunk = {name: _sent([row.get(name, fills.get(name, math.nan)) for row in rows])
-                 for name in dict.fromkeys(chain.from_iterable(rows))}
-        self.arriving.append((self.n - len(rows), chunk))
-        if not any(event for _, event in chunk.values()): self._take()
+        first, rows, self.rows = self.n - len(self.rows), self.rows, []
+        for store, fill, found in zip((self.values, self.weights), (math.nan, 0.), zip(*rows)):
+            for name in dict.fromkeys(chain.from_iterable(found)):
+                self.arriving.append((store, name, first, *_sent([o.get(name, fill) for o in found])))
+        if not any(event for *_, event in self.arriving): self._take()
 
     def _take(self):
         "Append what has arrived, or wait for it"
-        for first, chunk in self.arriving:
-            for name, (values, event) in chunk.items():
-                if event is not None: event.synchronize()
-                column = self.values.setdefault(name, array('d'))
-                column += self._gap(name, first - self._first(name) - len(column))
-                column += values if isinstance(values, array) else _as_array(values)
+        for store, name, first, values, event in self.arriving:
+            if event is not None: event.synchronize()
+            column = store.setdefault(name, array('d'))
+            column += self._gap(store, first - self._first(store, name) - len(column))
+            column += values if isinstance(values, array) else _as_array(values)
         self.arriving = []
 
-    def _first(self, name): return self.start if name in self.of_pass else 0
-    def _gap(self, name, n): return array('d', [0. if name in self.weights.values() else math.nan])*n
+    def _first(self, store, name): return self.start if store is self.weights or name in self.of_pass else 0
+    def _gap(self, store, n): return array('d', [0. if store is self.weights else math.nan])*n
 
     def _settle(self):
         "Bring all values to the host; waits for the device"
@@ -96,15 +93,24 @@ class Columns:
         if self.rows: self._pack()
         self._take()
 
+    def _slice(self, store, name, start, n):
+        res = store.get(name, array('d'))[max(start - self._first(store, name), 0):]
+        return res + self._gap(store, n - start - len(res))
+
     @property
     def n_arrived(self) -> int:
         "Number of batches whose values are on the host"
-        return self.arriving[0][0] if self.arriving else self.n - len(self.rows)
+        return self.arriving[0][2] if self.arriving else self.n - len(self.rows)
 
     def names(self, wait: bool = True) -> list[str]:
         "Return the names of the columns that stay"
         if wait: self._settle()
         return [o for o in [*self.values] if o not in self.of_pass]
+
+    def names_with_mean(self) -> list[str]:
+        "Return the names of the columns that have a mean in the open pass"
+        self._settle()
+        return [*self.weights]
 
     def fetch(self,
         name: str,
@@ -114,28 +120,30 @@ class Columns:
     ) -> array:                 # of double
         "Copy the values of a column"
         if wait: self._settle()
-        res = self.values.get(name, array('d'))[max(start - self._first(name), 0):]
-        return res + self._gap(name, n - start - len(res))
+        return self._slice(self.values, name, start, n)
 
     def extend(self, n: int, values: Mapping[str, Iterable[float]]) -> None:
         "Add `n` batches at once"
-        self.arriving.append((self.n, {name: (array('d', o), None) for name, o in values.items()}))
+        self.arriving += [(self.values, name, self.n, array('d', o), None) for name, o in values.items()]
         self.n += n
 
     def replace(self, name: str, start: int, values: Iterable[float]) -> None:
         "Replace the values of a column from batch `start` on"
-        first = self._first(name)
+        first = self._first(self.values, name)
         self.values[name] = self.fetch(name, first, start)[:start - first] + array('d', values)
         self.n_revised += 1
+
+    def pass_of(self, name: str) -> tuple[array, array]:
+        "Return the values of the open pass in a column, and their weights"
+        self._settle()
+        return tuple(self._slice(store, name, self.start, self.n) for store in (self.values, self.weights))
 
     def totals(self, names: Iterable[str]) -> list[list[float]]:
         "Return [Σ weight·value, Σ weight] of columns over the open pass"
         import numpy as np
-        self._settle()
         res = []
         for name in names:
-            v, w = (np.frombuffer(self.fetch(o, self.start, self.n)) for o in (name, self.weights.get(name, '')))
-            if name not in self.weights: w = np.zeros(len(v))
+            v, w = map(np.frombuffer, self.pass_of(name))
             if not (w >= 0).all(): raise ValueError(
                 "a step returned an 'n' below 0, or nan: it is the weight of the loss, such as the number of "
                 'samples or mask.sum()')
@@ -146,11 +154,9 @@ class Columns:
 
     def agree(self, world: World) -> None:
         "Replace the values with a mean that stay by those of the global batches of all ranks"
-        mine = [o for o in self.weights if o not in self.of_pass]
+        mine = [o for o in self.names_with_mean() if o not in self.of_pass]
         for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            weights = self.fetch(self.weights.get(name, ''), self.start, self.n)
-            v = torch.tensor(self.fetch(name, self.start, self.n), dtype=torch.float64)
-            w = torch.tensor(weights).double() if name in self.weights else torch.zeros_like(v)
+            v, w = (torch.tensor(o, dtype=torch.float64) for o in self.pass_of(name))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
@@ -158,23 +164,23 @@ class Columns:
     def state_dict(self, start: int = 0) -> dict:
         "Return the values from batch `start` on, as tensors"
         self._settle()
-        values = {k: torch.tensor(self.fetch(k, start), dtype=torch.float64) for k in self.values}
-        return {'n': self.n, 'start': self.start, 'values': values, 'weights': dict(self.weights),
+        def tensors(store): return {k: torch.tensor(self._slice(store, k, start, 0), dtype=torch.float64) for k in store}
+        return {'n': self.n, 'start': self.start, 'values': tensors(self.values), 'weights': tensors(self.weights),
                 'of_pass': sorted(self.of_pass)}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Restore a state"
         check_kinds(state, COLUMNS_KINDS, 'columns')
         self.n, self.start, self.rows, self.arriving = state['n'], state['start'], [], []
-        self.values = {k: _as_array(v) for k, v in state['values'].items()}
-        self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
+        self.values, self.weights = ({k: _as_array(v) for k, v in state[o].items()} for o in ('values', 'weights'))
+        self.of_pass = set(state['of_pass'])
         self.n_revised += 1
 
     def load_pass(self, state: Mapping) -> None:
         "Restore the values of the open pass, which each rank has of its own shards"
         check_kinds(state, COLUMNS_KINDS, 'columns')
         for name in self.of_pass: self.values.pop(name, None)       # of another rank
-        self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
+        self.weights, self.of_pass = {k: _as_array(v) for k, v in state['weights'].items()}, set(state['of_pass'])
         for name, values in state['values'].items(): self.replace(name, self.start, values.tolist())
 
 _RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables and logs
@@ -222,39 +228,33 @@ class Accumulator:
         counts: bool = True,        # False: the batch only keeps the ranks in step
     ) -> None:
         "Add a batch"
-        row, of_pass, weights, prefix = {}, {'n': kept(n)}, {}, self.prefix
+        values, weights, prefix = {}, {}, self.prefix
         is_sum = self.is_sum or result.get('reduction') == 'sum'
-        if is_sum: weight = n
-        weight = kept(weight)
-        def per_sample(v):
-            if not is_sum: return v
-            return v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
+        n, weight = kept(n), kept(n if is_sum else weight)
+        def put(name, v):
+            if is_sum: v = v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
+            values[prefix + name], weights[prefix + name] = v, weight
         for name, loss in losses.items():
-            column, of = prefix + name, 'weight' if name == 'loss' else f'weight of {name}'
-            row[column], of_pass[of], weights[column] = per_sample(loss), weight, of
-            self.losses[column] = None
+            put(name, loss)
+            self.losses[prefix + name] = None
         if not self.others.issuperset(result):
             for name, value in self._numbers(result).items():
-                if prefix + name in row or name in recorded:        # another value has that column
-                    self._leave_out(name)
-                    continue
-                of = f'weight of {name}'
-                row[prefix + name], of_pass[of], weights[prefix + name] = per_sample(value), weight, of
-        row.update(rates)
+                if prefix + name in values or name in recorded: self._leave_out(name)    # another value has that column
+                else: put(name, value)
+        values |= rates
         for name, (value, has_mean) in recorded.items():
-            row[name] = value
-            if has_mean: of_pass[f'weight of {name}'], weights[name] = of_pass['n'], f'weight of {name}'
-        if self.metrics and counts: self._measure(result, of_set, of_pass, weights)
-        if of_set:
-            for column, of in [*weights.items()]:
-                own = prefix + self._name(column.removeprefix(prefix), of_set)
-                if column in self.losses: self.losses[own] = None
-                of_pass[own], weights[own] = {**row, **of_pass}[column], f'{of} in {of_set}'
-                of_pass[weights[own]] = of_pass[of]
-            of_pass[f'n in {of_set}'] = of_pass['n']
-        self.columns.add(row, of_pass, weights)
+            values[name] = value
+            if has_mean: weights[name] = n
+        of_pass = {f'n {of_set}': n}
+        if self.metrics and counts: self._measure(result, n, of_set, of_pass, weights)
+        values |= of_pass
+        for column in [*weights] if of_set else ():
+            own = prefix + self._name(column.removeprefix(prefix), of_set)
+            values[own], weights[own] = values[column], weights[column]
+            if column in self.losses: self.losses[own] = None
+        self.columns.add(values, weights, of_pass)
 
-    def _measure(self, result, of_set, of_pass, weights):
+    def _measure(self, result, n, of_set, values, weights):
         "Pass the result to the metrics, and add the values of functions"
         may_miss = self.may_miss and self.columns.n == self.columns.start
         for m in self.metrics:
@@ -264,20 +264,18 @@ class Accumulator:
             if m.is_object:
                 m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
                 continue
-            value, of = m.call(m.f, pred, targ), 'n'
+            value, weight = m.call(m.f, pred, targ), n
             is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
             entries = {m.name: value} if is_single else m.columns(value)
             before = self.entries.setdefault(m.name, [*entries])
             if [*entries] != before: raise ValueError(
                 f'metric `{m.name}` returned {", ".join(entries) or "nothing"}, but {", ".join(before)} before: '
                 'expected the same for each batch')
-            if m.n_counted is not None and type(targ) is Tensor:        # 'n' weights the loss
-                of = f'weight of {m.name}'
-                of_pass[of] = kept(m.n_counted(targ))
+            if m.n_counted is not None and type(targ) is Tensor: weight = kept(m.n_counted(targ))   # 'n' weights the loss
             for name, o in entries.items():
                 column = self.prefix + name
-                if column in self.losses or column in of_pass: raise _double(name, m)
-                of_pass[column], weights[column] = kept(o), of
+                if column in self.losses or column in values: raise _double(name, m)
+                values[column], weights[column] = kept(o), weight
 
     def _numbers(self, result):
         "Return the numbers that the step returned beside its loss; a key is judged at its first value"
@@ -301,14 +299,14 @@ class Accumulator:
         "Compute the means of all ranks, 'loss' and metrics; empty if there was no batch"
         columns, found = self.columns, {}       # found: name of a value of metric objects → (it, samples) of each set
         if columns.n == columns.start: return {}
-        names = [*dict.fromkeys(chain.from_iterable(world.all_gather([*columns.weights])))]
+        names = [*dict.fromkeys(chain.from_iterable(world.all_gather(columns.names_with_mean())))]
         totals = columns.totals(names)
         if world.size > 1: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
         res = {k.removeprefix(self.prefix): total/w if w else math.nan for k, (total, w) in zip(names, totals)}
         last = {k: res.pop(k) for k in self.returned if k in res}
         for m, of_set, o in self.objects.values():
             if m.name in self.left_out: continue
-            n = sum(v for v in columns.fetch(f'n in {of_set}' if of_set else 'n', columns.start) if v == v)
+            n = sum(v for v in columns.fetch(f'n {of_set}', columns.start) if v == v)
             for name, v in m.call(lambda: m.columns(o.compute())).items():
                 if name in res: raise _double(name, m)
                 found.setdefault(name, []).append((float(v), n))
@@ -321,7 +319,7 @@ class Accumulator:
 
     def running(self, is_alone: bool = True) -> dict[str, float]:
         "Compute the means so far of all but losses, on this rank, for a live display; large metric objects are left out"
-        names = [o for o in self.columns.weights if o not in self.losses]
+        names = [o for o in self.columns.names_with_mean() if o not in self.losses]
         found = zip(names, self.columns.totals(names))
         res = {k.removeprefix(self.prefix): total/w for k, (total, w) in found if w}
         for m, of_set, o in self.objects.values() if is_alone and self.columns.n > self.columns.start else ():
