@@ -165,9 +165,7 @@ class Phase:
     def place(self) -> str:
         "Say in words where it is"
         learn = self.learn
-        fit = learn.fitting
-        if fit is not None and self in (fit.train, fit.valid): return learn.position
-        if self.pass_ is None: return 'after 0 batches' if fit is None else learn.position
+        if learn.fitting is not None and self in learn.fitting.phases.values(): return learn.position
         return f'after {self.pass_.n} of {length(self.pass_.dl) or "?"} batches'
 
     # the batches

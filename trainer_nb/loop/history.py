@@ -154,11 +154,11 @@ class History:
 
     def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
         "Return the mean losses of the latest `n` training batches"
-        found = self.fetch(start=lambda name: max(self.n_steps - n, 0))
         res = {}
-        for name in (k for k, o in found.items() if k.startswith('train_loss') and o):
-            values = [v for v in found[name] if v == v or name == 'train_loss']     # one of several may be left out
-            res[name] = sum(values)/len(values) if values else math.nan
+        for name in (o for o in self.columns.names() if o.startswith('train_loss')):
+            found = self.columns.fetch(name, max(self.n_steps - n, 0))
+            values = [v for v in found if v == v or name == 'train_loss']     # one of several may be left out
+            if found: res[name] = sum(values)/len(values) if values else math.nan
         return res
 
     @property

@@ -462,8 +462,7 @@ class Learner:
     @opt.setter
     def opt(self, optim: object) -> None:
         if len(self._opts) > 1: raise ValueError(
-            f'there are several optimizers, {", ".join(map(repr, self._opts))}: '
-            'set all of them, learn.opts = {name: optimizer}')
+            f'there are several optimizers, {list(self._opts)}: set all of them, learn.opts = {{name: optimizer}}')
         if self.opt_name and not isinstance(optim, Mapping): optim = {self.opt_name: optim}
         self.opts = optim
 
@@ -712,9 +711,8 @@ def _place(model, loss_fn, device):
 def class_names(learn: Learner, dl: object = None) -> Sequence | Mapping | None:
     "Return the attribute `classes` of a dataset, an object in `state`, or the model"
     loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
-    for o in (*loaders, *learn.objects.values(), learn.own_model):
-        while o is not None:
-            names = getattr(o, 'classes', None)
-            if isinstance(names, (list, tuple, Mapping)): return names
-            o = getattr(o, 'dataset', None)
+    owners = [*loaders, *learn.objects.values(), learn.own_model]
+    for o in owners:
+        if isinstance(names := getattr(o, 'classes', None), (list, tuple, Mapping)): return names
+        if hasattr(o, 'dataset'): owners.append(o.dataset)
     return None

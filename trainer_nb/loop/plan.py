@@ -6,7 +6,7 @@
 __all__ = ['RESUMABLE', 'BOUNDS', 'as_count', 'as_rate', 'fit_rates', 'StepState', 'Plan']
 
 # %% ../../nbs/loop/08_plan.ipynb #10ec6743
-import math, operator, os
+import math, operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +31,11 @@ def as_rate(name: str, value: object) -> Any:
 def fit_rates(lr: Any, opts: Mapping) -> dict:
     "Return the learning rates of a fit by names of optimizers; raises TypeError or ValueError"
     if lr is None: return {}
-    if callable(lr) or lr and isinstance(lr, Mapping) and '' in opts.keys() - lr.keys(): raise ValueError(
-        f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the '
-        'others keep their ratio; rates by names of parameters make the param groups of a new learner, Learner(lr=...)')
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(opts, lr)
-    if not rates or rates.keys() - opts.keys():
-        raise ValueError(f'lr is {lr}: expected a number above 0, or a dict of them by optimizer ({list(opts)})')
+    if not rates or callable(lr) or rates.keys() - opts.keys(): raise ValueError(
+        f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the others '
+        f'keep their ratio, or a dict of them by optimizer ({list(opts)}); rates by names of parameters make the param '
+        'groups of a new learner, Learner(lr=...)')
     return {name: as_rate('lr', o) for name, o in rates.items()}
 
 # %% ../../nbs/loop/08_plan.ipynb #54dbe0ae
@@ -100,9 +99,6 @@ class Plan:
             if getattr(self, name) and valid_dl is None: raise ValueError(f'{name} needs a valid_dl')
         if self.on_interrupt not in ('raise', 'return'):
             raise ValueError(f"on_interrupt is {self.on_interrupt!r}: expected 'raise' or 'return'")
-        resume = self.resume
-        if resume is not None and not isinstance(resume, (bool, str, os.PathLike)) or resume == '':
-            raise ValueError(f'resume is {resume!r}: expected True, False or the path of a checkpoint')
 
     def begin(self, state: StepState, n_rows: int = 0, n_batches: int = 0) -> None:
         "Fix the bounds, once `state` is what the fit begins with; rows and batches of the history so far"

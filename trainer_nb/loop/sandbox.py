@@ -51,10 +51,10 @@ def _collections(learn):
 
 def _snapshot_of(learn, has_loaders=True):
     "Capture a learner with all that it owns; without loaders if their passes may be open"
-    opts, dls = learn.opts.values(), (learn.train_dl, learn.valid_dl) if has_loaders else ()
+    dls = (learn.train_dl, learn.valid_dl) if has_loaders else ()
     data = _data(dls)
     owners, ids = _owners(learn, data), {*map(id, data)}     # of those whose tensors are not copied
-    places = [*map(vars, opts), *(vars(o) for o in owners if id(o) not in ids)]
+    places = [*map(vars, _optimizers(learn)), *(vars(o) for o in owners if id(o) not in ids)]
     for m in _modules(learn): places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
     places += [dict(enumerate([*o.parameters(), *o.buffers()])) for o in trained(learn)]    # of scripted modules, too
     before = snapshot(places, [vars(o) for o in owners if id(o) in ids], learn.objects.values(), *dls)
@@ -143,16 +143,17 @@ class DryRun:
         "Whether an interrupt or `learn.stop()` has asked to end the dry run"
         return bool(self.learn.requests)
 
-def _copy_optimizers(learn):
-    "Let the optimizers, and those inside them, work with copies of what they hold"
-    own, found = list(learn.opts.values()), list(learn.opts.values())
+def _optimizers(learn):
+    "Return the optimizers, and those inside them"
+    found = list(learn.opts.values())
     for o in found: found += [v for v in vars(o).values() if isinstance(v, Optimizer) and v not in found]
-    inner = found[len(own):]
-    memo = {id(o): o for o in (*learn.own_model.parameters(), *own)}
-    memo |= {id(p): p for p in chain.from_iterable(map(parameters, found))}
-    memo |= {id(o): object.__new__(type(o)) for o in inner}     # torch copies no attributes of a class of its own
-    for o in inner: vars(memo[id(o)]).update(deepcopy(vars(o), memo))
-    for o in own: vars(o).update(deepcopy(vars(o), memo))
+    return found
+
+def _copy_optimizers(learn):
+    "Let the optimizers work with copies of what they hold"
+    found = _optimizers(learn)
+    memo = {id(o): o for o in (*learn.own_model.parameters(), *chain.from_iterable(map(parameters, found)), *found)}
+    for o in found: vars(o).update(deepcopy(vars(o), memo))
 
 def _twin(learn, copies, asked):
     "Return a learner with the same parts, whose counters, history, requests and hooks are its own"
