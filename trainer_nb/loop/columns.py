@@ -127,6 +127,7 @@ class Columns:
 
     def extend(self, n: int, values: Mapping[str, Iterable[float]]) -> None:
         "Add `n` batches at once"
+        self._settle()
         self.arriving.append((self.n, {name: (array('d', o), None) for name, o in values.items()}))
         self.n += n
 
@@ -158,7 +159,7 @@ class Columns:
         for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
             weights = self.fetch(self.weights.get(name, ''), self.start, self.n)
             v = torch.tensor(self.fetch(name, self.start, self.n), dtype=torch.float64)
-            w = torch.tensor(weights).double() if name in self.weights else torch.zeros_like(v)
+            w = torch.tensor(weights, dtype=torch.float64) if name in self.weights else torch.zeros_like(v)
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
@@ -184,7 +185,7 @@ class Columns:
         self.weights, self.of_pass = dict(state['weights']), set(state['of_pass'])
         for name, values in state['values'].items(): self.replace(name, self.start, values.tolist())
 
-# %% ../../nbs/loop/06_columns.ipynb #b36e1d4f
+# %% ../../nbs/loop/06_columns.ipynb #ad0f2ed7
 _RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables and logs
 _MEANT = {'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction', *_RESERVED}    # keys that mean something
 
@@ -307,7 +308,7 @@ class Accumulator:
         means = {k.removeprefix(self.prefix): (total/w if w else math.nan, w) for k, (total, w) in zip(names, totals)}
         last = {k: means.pop(k) for k in self.returned if k in means}
         if not columns.n - columns.start: return {}
-        n = float(sum(columns.fetch('n', columns.start)))
+        n = world.sum(torch.tensor(sum(columns.fetch('n', columns.start)), dtype=torch.float64)).item()
         for m in self.metrics:
             if m.name not in self.objects or m.name in self.left_out: continue
             for name, v in m.call(lambda m=m: m.columns(self.objects[m.name].compute())).items():
@@ -342,7 +343,7 @@ class Accumulator:
         self.losses = dict.fromkeys(state['losses'])
         if state['columns'] is not None: self.columns.load_state_dict(state['columns'])
 
-# %% ../../nbs/loop/06_columns.ipynb #3ea676b1
+# %% ../../nbs/loop/06_columns.ipynb #b34cf945
 def _double(name, metric): return ValueError(
     f'two columns are called `{name}`, the second one in metric `{metric.name}`: name one, Metric(f, name=...)')
 
@@ -356,7 +357,7 @@ def _computed(metric, o):
     try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
     except Exception: return {}
 
-# %% ../../nbs/loop/06_columns.ipynb #8acde164
+# %% ../../nbs/loop/06_columns.ipynb #250b6589
 def check_column(name: Any, taken: Iterable[str] = ()) -> None:
     "Refuse to record a value under a name of a column that the loop makes"
     if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
@@ -366,7 +367,7 @@ def check_column(name: Any, taken: Iterable[str] = ()) -> None:
     if name in taken or name in _RESERVED:
         raise ValueError(f'`{name}` is the name of a column already: choose another one')
 
-# %% ../../nbs/loop/06_columns.ipynb #2f7e18ab
+# %% ../../nbs/loop/06_columns.ipynb #f0ec6df3
 def means_of_sets(found: Mapping[str, Mapping], returned: Iterable[str] = ()) -> dict[str, float]:
     "Join the `weighted` means of validation sets: those over all sets, weighted by samples, then '<set>_loss', …"
     of_sets = {f'{name}_{k}': mean for name, values in found.items() for k, (mean, _) in values.items()}
