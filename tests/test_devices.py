@@ -31,7 +31,7 @@ def test_scalars_meet_on_the_device():
     assert common_device([1., torch.ones(1), far(1)]).type == 'cuda'
     assert common_device([1., torch.ones(1)]).type == 'cpu'
     assert on_far(stack_scalars([.5, far()])) and on_far(stack_scalars([torch.ones(1), far(1)]))
-    assert on_far(total_norm([torch.ones(2), far(2)]))
+    assert on_far(total_norm([far(2), torch.ones(2)]))
 
 def test_a_column_holds_values_of_both(monkeypatch):
     "As of an optimizer that has no gradient in its first steps"

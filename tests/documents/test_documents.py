@@ -84,7 +84,7 @@ def test_a_sum_is_divided_as_the_loss_is():
 def test_an_empty_shard_of_a_sum_counts_for_nothing():
     sums = Accumulator([], 'cpu')
     for n in 2, 0, 4: sums.add({'loss': 3.*n}, {'part': 5*n, 'reduction': 'sum'}, n, n)
-    assert {k: mean for k, (mean, _) in sums.weighted(World()).items()} == {'loss': 3, 'part': 5}
+    assert sums.means(World()) == {'loss': 3, 'part': 5}
 
 class Several(nn.Module):
     "Returns several losses by name, as models of Hugging Face do"
@@ -254,7 +254,7 @@ class Total:
 def test_means_so_far_for_the_live_line():
     seen = []
     def watch(learn):
-        now = learn.phase.running(learn.world)
+        now = learn.phase.sums.running()
         assert [*now] == ['loss_ce', 'loss_reg', 'accuracy', 'Total'], now
         seen.append(now['loss_ce'])
     learns = [made(valid_dl=batches(), metrics=[accuracy, Total(), Metric(Total(2**20), name='large')],

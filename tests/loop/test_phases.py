@@ -25,9 +25,7 @@ def start(metrics, step=both, **kwargs):
     return make_learner(**{'train_dl': TRAIN, 'valid_dl': VALID, 'train_step': step, 'metrics': metrics, 'seed': 7,
                            **kwargs})
 
-def of_one():
-    return [accuracy, Metric(mean_of, pred='aux'), Metric(MulticlassAccuracy(3, average='micro'), name='object'),
-                      Metric(MulticlassAccuracy(3, average='micro'), name='trained', pred='aux')]
+def of_one(): return [accuracy, Metric(MulticlassAccuracy(3, average='micro'), name='object')]
 
 @pytest.mark.parametrize('valid_first', [False, True])
 def test_a_metric_is_recorded_where_its_keys_are(valid_first):
@@ -36,34 +34,24 @@ def test_a_metric_is_recorded_where_its_keys_are(valid_first):
     with torch.no_grad():
         right = sum((learn.model.eval()(x).argmax(1) == y).sum().item() for x, y in VALID)/sum(len(y) for _, y in VALID)
     rows = learn.history.epochs
-    assert {o for o in rows if o[:6] in ('train_', 'valid_')} == {'train_loss', 'train_mean_of', 'train_trained',
-                                                                  'valid_loss', 'valid_accuracy', 'valid_object'}
+    assert {o for o in rows if o[:6] in ('train_', 'valid_')} == {'train_loss', 'valid_loss', 'valid_accuracy', 'valid_object'}
     assert rows['valid_accuracy'][-1] == rows['valid_object'][-1] == pytest.approx(right)
     assert all(v == v for values in rows.values() for v in values)
     assert set(learn.validate()) == {'valid_loss', 'valid_accuracy', 'valid_object'}
 
 @pytest.mark.parametrize('key, valid_dl, n_steps, valid_first', [
-    ('nothing', VALID, 5, True), ('nothing', None, 0, False), ('preds', VALID, 5, True), ('auxx', VALID, 0, False)])
+    ('nothing', VALID, 5, False), ('nothing', VALID, 5, True), ('nothing', None, 0, False)])
 def test_a_key_that_no_phase_returns_is_an_error(key, valid_dl, n_steps, valid_first):
-    "At once where nothing else can return it or it is nearly a key that is there; else when the other phase begins"
+    "At once where there is no validation, which might return it; else when that begins"
     learn = start([Metric(accuracy, pred=key)], valid_dl=valid_dl)
     with pytest.raises(KeyError,
                        match=f"metric `accuracy` needs '{key}', but the step returned 'loss', 'targ', '(aux|pred)'"):
         learn.fit(1, valid_first=valid_first)
     assert learn.state.optimizer_step == (0 if valid_first else n_steps)
 
-def test_validate_alone_knows_nothing_of_training():
+def test_what_only_training_returns_is_no_metric():
     learn = start([Metric(accuracy, pred='aux')])
     with pytest.raises(KeyError, match='needs .aux.'): learn.validate()
-    learn.fit(1)
-    assert set(learn.validate()) == {'valid_loss'}
-
-def test_a_key_of_some_batches_is_an_error():
-    def step(batch, learn):
-        res = both(batch, learn)
-        return {**res, 'pred': res['aux']} if learn.training and learn.state.batch_idx == 2 else res
-    with pytest.raises(KeyError, match='metric `accuracy` finds its inputs in this batch'):
-        start([accuracy], step).fit(1)
 
 @pytest.mark.parametrize('at', [2, 'valid'])
 def test_a_resume_knows_what_was_left_out(at, tmp_path):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..base import common_device, each_, local, norms, to_device
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, check_names, gradients, is_summed, parameters, refuse_closures, total_norm,
+    RESUMABLE, Hook, Learner, as_count, check_names, gradients, is_sum, parameters, refuse_closures, total_norm,
     trained
 )
 
@@ -71,13 +71,15 @@ class _Windows(Hook):
 class _Weighing(_Windows):
     "Weighs the losses of a window"
     def do_backward(self, learn: Learner, nxt: Callable, loss: Tensor) -> None:
-        phase, is_sum = learn.phase, is_summed(learn)
+        phase = learn.phase
+        is_a_sum = phase.result is not None and phase.result.get('reduction') == 'sum' or (
+            phase.is_default and is_sum(learn.loss_fn))
         n = phase.weight if learn.world.size == 1 else learn.world.weight       # summed over the ranks by `Accelerate`
         window = self.windows.get(phase.opt_names[0])
-        if window is not None and is_sum != (window.unit is None): raise ValueError(
+        if window is not None and is_a_sum != (window.unit is None): raise ValueError(
             'GradAccum got losses that are sums, and others that are means, for one optimizer '
             "step: return the same result['reduction'] for every batch")
-        if is_sum:
+        if is_a_sum:
             self._loss = 0., None
             return nxt()
         if window is not None: unit = window.unit

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ..base import BATCH_NORMS, DROPOUTS
-from ..loop import Hook, Learner, check_first, inputs_and_target, trained, unchanged
+from ..loop import Hook, Learner, check_first, trained, unchanged
+from .mistakes import inputs_and_target
 from .predictions import loss_kind
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..base import batch_size, map_tensors
 from ..data import sets_of
-from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option, sizes_of
+from ..loop import Hook, Joined, LambdaHook, Learner, as_scores, ignored_id, loss_option
 from .samples import are_samples
 
 # %% ../../nbs/look/11_losses.ipynb #da15af1d
@@ -120,7 +120,7 @@ class Collect(Hook):
     def after_step(self, learn: Learner) -> None:
         if learn.batch is None: return          # cancelled
         n, result = _n_rows(learn), learn.result
-        sizes = sizes_of(learn.batch, result.get('n')) | {n}
+        sizes = {n, int(result.get('n', n))}
         losses = self.loss(learn, n).detach().as_subclass(Tensor).float()
         if losses.ndim != 1 or len(losses) not in sizes: raise ValueError(
             f'the losses of {n} samples have shape {tuple(losses.shape)}: expected one for each sample')

@@ -5,7 +5,7 @@ from .hooks import (
 )
 from .hook_table import HookTable, as_markdown
 from .steps import (
-    as_step, ignored_id, is_summed, loss_option, loss_weight, maker_of, needed_names, stack_scalars
+    as_step, ignored_id, is_sum, loss_option, loss_weight, maker_of, needed_names, stack_scalars
 )
 from .metrics import (
     Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_better, is_skipped, rank
@@ -18,11 +18,11 @@ from .optim import (
 from .world import World
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate, fit_rates
 from .fit import FIT_KINDS, Fit, TrainingInterrupted
-from .mistakes import check_first, inputs_and_target
+from .mistakes import check_first
 from .snapshot import (
     get_modes, is_expanded, load_object_states, object_states, set_buffers, set_modes, set_opt_modes,
     unsaved_buffers
 )
-from .predict import Joined, sizes_of
+from .predict import Joined
 from .learner import Learner, class_names
 from .sandbox import unchanged, without_hooks

@@ -4,7 +4,6 @@ import math, os, re, signal, threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from functools import partial
 from itertools import chain, takewhile
 from time import perf_counter
 from types import GeneratorType, TracebackType
@@ -17,14 +16,13 @@ from ..base import (
     check_kinds, described, drop_locals, format_bytes, is_oom, memory_in_use, note_place, to_device
 )
 from ..data import Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
-from .columns import ACCUMULATOR_KINDS, COLUMNS_KINDS, Accumulator, means_of_sets
+from .columns import COLUMNS_KINDS, Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
-from .metrics import check_sets, missing_inputs
+from .metrics import check_sets
 from .mistakes import check_first, check_untrained
 from .optim import check_names, check_shared, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
 from .snapshot import get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
-from .world import World
 from .steps import DefaultResult, check_loss, is_number, is_sum, kept, loss_weight
 
 
@@ -60,28 +58,19 @@ class Interrupts:
         elif self.is_open or perf_counter() - self.since > self.patience: self._raise()
 
     def _raise(self):
-        self._close()       # cleanup starts where the exception is raised
+        self._set(False)        # cleanup starts where the exception is raised
         raise KeyboardInterrupt
 
-    def _close(self): self.is_open, self.since = False, perf_counter()
-
-    def _open(self):
-        self.is_open = True
-        if self.n > self.n_asked: self._raise()
+    def _set(self, is_open):
+        self.is_open, self.since = is_open, perf_counter()
+        if is_open and self.n > self.n_asked: self._raise()
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        "Allow an interrupt at any line of a `with` block"
-        self._open()
+    def open(self, is_open: bool = True) -> Iterator[None]:
+        "Allow an interrupt at any line of a `with` block; with False, inside such a block, at its end"
+        self._set(is_open)
         try: yield
-        finally: self._close()
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        "Within `open()`: run all lines of a `with` block, or none"
-        self._close()
-        try: yield
-        finally: self._open()
+        finally: self._set(not is_open)
 
 
 class Phase:
@@ -95,8 +84,8 @@ class Phase:
     def __init__(self, pass_: Pass | None = None):
         self.pass_ = pass_                              # resumable; None: a phase that runs no batches
         self.learn: Any = None                          # the learner, while it is open
-        self.sums: dict[str, Accumulator] = {}          # of each validation set; '': the only one
-        self.current: Accumulator | None = None         # that of the set that the current batch is of
+        self.sums: Accumulator | None = None            # of its losses and metrics
+        self.of_set = ''                                # name of the validation set that the batch is of
         self.below: Phase | None = None                 # in which it was opened
         self.model: nn.Module | None = None             # that the steps call, and their loss function, as hooks
         self.loss_fn: Callable | None = None            # chose them
@@ -218,8 +207,8 @@ class Phase:
         learn = self.learn
         dl, self.stepped = self.pass_.dl, False
         if self.pass_.adapter.sets:
-            [(name, item)] = item.items()
-            dl, self.current = self.pass_.adapter.sets[name], self.sums.get(name)
+            [(self.of_set, item)] = item.items()
+            dl = self.pass_.adapter.sets[self.of_set]
         self.n, self.total = learn.world.count(dl, self.pass_.n, item)
         self.batch = to_device(item, learn.device)
         self.opt_names = tuple(learn.opts)
@@ -264,10 +253,10 @@ class Phase:
     def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
         learn = self.learn
-        if self.current is None: return
+        if self.sums is None: return
         rates = {name: o.clone() if isinstance(o := g['lr'], Tensor) else o for name, g in self.groups}
-        self.current.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates,
-                         counts=self.n > 0 or learn.world.size == 1)
+        self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
+                      counts=self.n > 0 or learn.world.size == 1)
         self.recorded = {}
 
     def count(self) -> None:
@@ -297,46 +286,25 @@ class Phase:
 
     # its values
 
-    def begin_sums(self, learn: Any, is_alone: bool = False) -> 'Phase':
-        "Make the accumulators of losses and metrics; `is_alone`: the pass is none of a fit"
-        sets = self.pass_.adapter.sets or ('',)
+    def begin_sums(self, learn: Any) -> 'Phase':
+        "Make the accumulator of losses and metrics"
+        sets, (_, is_own) = self.pass_.adapter.sets or ('',), learn.step_of(self.training)
         if sets != ('',): check_sets(sets, learn.metrics)
-        _, is_own = learn.step_of(self.training)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
-        awaited = not is_alone and (not self.training or learn.valid_dl is not None)
-        missing = partial(missing_inputs, learn.metric_inputs, 'train' if self.training else 'valid', awaited)
         columns = learn.history.columns if self.training else None
-        self.sums = {name: Accumulator(
-            learn.metrics, learn.device, columns, not is_own and is_sum(learn.own_loss_fn), missing, named) for name in sets}
-        self.current = self.sums.get('')
+        is_summed = not is_own and is_sum(learn.own_loss_fn)
+        may_miss = self.training and learn.valid_dl is not None
+        self.sums = Accumulator(learn.metrics, learn.device, columns, sets, is_summed, may_miss, named)
         return self
-
-    def means(self, world: World) -> dict[str, float]:  # 'loss', metrics → mean over all ranks; empty if no batch
-        "Compute the values of the pass"
-        found = {name: o.weighted(world) for name, o in self.sums.items()}
-        if '' in found: return {k: mean for k, (mean, _) in found[''].items()}
-        return means_of_sets(found, {*chain.from_iterable(o.returned for o in self.sums.values())})
-
-    def running(self, world: World) -> dict[str, float]:
-        "Compute the metrics so far, on this rank"
-        found = {name: o.running(world.size == 1) for name, o in self.sums.items()}
-        return {f'{name}_{k}' if name else k: v for name, values in found.items() for k, v in values.items()}
-
-    @property
-    def returned(self) -> list[str]:
-        "Names of the numbers that steps returned beside their losses"
-        mine = [k for o in self.sums.values() for k in o.returned]
-        return mine if '' in self.sums else mine + [f'{name}_{k}' for name, o in self.sums.items() for k in o.returned]
 
     def state_dict(self) -> dict:
         "Return how far it has come"
-        return {'pass': self.pass_.state_dict(), 'sums': {name: o.state_dict() for name, o in self.sums.items()}}
+        return {'pass': self.pass_.state_dict(), 'sums': self.sums.state_dict()}
 
     def load_state_dict(self, state: Mapping, device: torch.device) -> None:
         "Restore a state"
-        check_kinds(state, {'pass': {str: object}, 'sums': dict.fromkeys(self.sums, ACCUMULATOR_KINDS)}, 'a pass')
         self.pass_.load_state_dict(state['pass'])
-        for name, o in self.sums.items(): o.load_state_dict(to_device(state['sums'][name], device))
+        self.sums.load_state_dict(to_device(state['sums'], device))
 
 def _is_placed(e): return any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
 
@@ -485,11 +453,6 @@ class Fit:
         self.closing = ExitStack()          # what is undone at its end
 
     # it begins and ends
-
-    def of(self, learn: Any) -> 'Fit':
-        "Let it run on a learner: `with fit.of(learn): ...`"
-        self.learn = learn
-        return self
 
     def __enter__(self) -> 'Fit':
         learn = self.learn
@@ -676,8 +639,8 @@ class Fit:
     def _close_valid(self):
         "Record the values of a validation"
         learn, phase, self.valid = self.learn, self.valid, None
-        values = {'valid_' + k: v for k, v in phase.means(learn.world).items()}
-        learn.history.returned |= dict.fromkeys(phase.returned)
+        values = {'valid_' + k: v for k, v in phase.sums.means(learn.world).items()}
+        learn.history.returned |= phase.sums.returned
         learn.history.add_valid({'epoch': learn.state.epoch, 'step': learn.state.optimizer_step, **values})
         if self.plan.wants_valid(learn.state): self.plan.plan_valid(learn.state)
         self._fire_for(learn.history.valid_rows[-1], 'after_valid')
@@ -685,15 +648,15 @@ class Fit:
     def _close_epoch(self):
         "Record the epoch; a cancelled pass contributes what it has"
         learn, history, train = self.learn, self.learn.history, self.train
-        values = {'train_' + k: v for k, v in train.means(learn.world).items()}
+        values = {'train_' + k: v for k, v in train.sums.means(learn.world).items()}
         if learn.world.size > 1: history.columns.agree(learn.world)
-        history.returned |= dict.fromkeys(train.returned)
+        history.returned |= train.sums.returned
         for row in self._valid_rows(): values |= {k: v for k, v in row.items() if k not in ('batch', 'step')}
-        if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.means(learn.world).items()}
+        if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.sums.means(learn.world).items()}
         for name in lr_names(learn.opts) if history.n_steps else ():       # the last ones
             if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
         row = {'epoch': learn.state.epoch, **values, 'time_s': self.time_s + perf_counter() - self.opened}
-        with self.interrupts.closed():      # what is counted is recorded
+        with self.interrupts.open(False):      # what is counted is recorded
             learn.state.epoch += 1
             self.train = self.valid = None
             self.is_trained, self.time_s, self.opened = False, 0., perf_counter()

@@ -8,6 +8,7 @@ __all__ = ['HISTORY_KINDS', 'by_column', 'format_cell', 'Latest', 'History', 'fl
 # %% ../../nbs/loop/07_history.ipynb #ef531628
 import math, warnings
 from array import array
+from copy import deepcopy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -89,6 +90,7 @@ class Latest:
 HISTORY_KINDS = {
     'columns': COLUMNS_KINDS, 'epoch_rows': [{str: object}], 'valid_rows': [{str: object}], 'ends': [int],
     'returned': [str], 'spikes': [{str: object}], 'flags': [[(int, str)]]}
+_LISTS = 'epoch_rows', 'valid_rows', 'ends', 'flags', 'spikes'
 
 class History:
     "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
@@ -97,7 +99,7 @@ class History:
         self.epoch_rows: list[dict] = []
         self.valid_rows: list[dict] = []
         self.ends: list[int] = []               # number of batches at the end of each epoch
-        self.flags: list[tuple[int, str]] = []  # (batches so far, what happened then), see `flag`
+        self.flags: list[list] = []             # (batches so far, what happened then), see `flag`
         self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
         self.latest = Latest()
@@ -119,21 +121,19 @@ class History:
 
     def flag(self, what: str) -> None:
         "Note in a few words what was done after the latest batch, 'lr × 2 → 0.02'; the plot marks it"
-        self.flags.append((self.n_steps, what))
+        self.flags.append([self.n_steps, what])
 
     def state_dict(self) -> dict:
         "Return all values"
-        return {'columns': self.columns.state_dict(), 'epoch_rows': [dict(o) for o in self.epoch_rows],
-                'valid_rows': [dict(o) for o in self.valid_rows], 'ends': [*self.ends], 'returned': [*self.returned],
-                'spikes': [dict(o) for o in self.spikes], 'flags': [[*o] for o in self.flags]}
+        lists = {k: deepcopy(getattr(self, k)) for k in _LISTS}
+        return {**lists, 'columns': self.columns.state_dict(), 'returned': [*self.returned]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
         check_kinds(state, HISTORY_KINDS, 'the history')
         self.columns.load_state_dict(state['columns'])
-        for name in 'epoch_rows', 'valid_rows', 'spikes': setattr(self, name, [dict(o) for o in state[name]])
-        self.ends, self.returned = [*state['ends']], dict.fromkeys(state['returned'])
-        self.flags, self.latest = [(n, what) for n, what in state['flags']], Latest(monitor=self.latest.monitor)
+        for k in _LISTS: setattr(self, k, deepcopy(state[k]))
+        self.returned, self.latest = dict.fromkeys(state['returned']), Latest(monitor=self.latest.monitor)
 
     # read by anybody
 

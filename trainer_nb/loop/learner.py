@@ -29,7 +29,7 @@ from .optim import (
     check_optimizers, load_optimizer, lr_names, make_optimizers, needs_closure, parameters, trained, trained_parameters
 )
 from .plan import Plan, StepState, as_rate, fit_rates
-from .predict import Joined, about_step, as_inputs, prepared, sizes_of
+from .predict import Joined, about_step, as_inputs, prepared
 from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .steps import as_step, check_loss, needed_names, unpack
@@ -113,7 +113,6 @@ class Learner:
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.requests: deque = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
-            self.metric_inputs: dict = {}       # which metrics found their inputs in which phase
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if self.train_dl is train_dl and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
                 warnings.warn(f'bs={bs} changes nothing in train_dl, a DataLoader with '
@@ -251,7 +250,8 @@ class Learner:
             if is_left and not resume: warnings.warn(
                 'fit begins a new epoch, without the rest of the one that was stopped '
                 f'{self.position}: learn.resume() would have continued it', stacklevel=2)
-            with fit.of(self), fit.interrupts.open():
+            fit.learn = self
+            with fit, fit.interrupts.open():
                 self.clear_grads()
                 if resume and self._resume_from(resume):
                     plan.begin(self.state)
@@ -272,7 +272,8 @@ class Learner:
                 'nothing to resume: no fit was stopped between two batches, or another fit has '
                 'begun or its optimizer was replaced since')
             fit.match_loaders(self)
-            with fit.of(self), fit.interrupts.open():
+            fit.learn = self
+            with fit, fit.interrupts.open():
                 fit.restore()
                 fit.run()
         return self.history
@@ -320,13 +321,13 @@ class Learner:
                 'learn.validate was called in a batch of validation, where its own batches would '
                 'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
-            phase = Validation(Pass(dl)).begin_sums(self, is_alone=True)
+            phase = Validation(Pass(dl)).begin_sums(self)
             with self.apart(phase):
                 if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
                 phase.check_any('valid_dl')
-            return {'valid_' + k: v for k, v in phase.means(self.world).items()}
+            return {'valid_' + k: v for k, v in phase.sums.means(self.world).items()}
 
     @with_comments
     def predict(self,
@@ -363,7 +364,7 @@ class Learner:
                         is_own = not (phase.is_default or self.is_own('predict_step'))
                         if is_own: e.add_note(about_step(phase.batch, how))
                         raise
-                    sizes = sizes_of(phase.batch, phase.result.get('n'))
+                    sizes = {phase.n, int(phase.result.get('n', phase.n))}
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.count()
@@ -648,14 +649,11 @@ class Learner:
         is_valid = isinstance(self.phase, Validation)
         if fit is not None and fit.row is not None and not is_valid:
             check_column(name, lr_names(self._opts))
-            value = value.item() if isinstance(value, Tensor) else value
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f'record got {value!r} for {name!r}: expected a number or a 0-d tensor')
-            fit.row[name] = value
+            fit.row[name] = float(value)
             return
         phase = self.phase
         if phase.pass_ is None and fit is not None and fit.train is not None: phase = fit.train
-        if phase.current is not None and (mean or not is_valid):
+        if phase.sums is not None and (mean or not is_valid):
             taken = ['loss', *(m.name for m in self.metrics)] if mean else []
             check_column(name, lr_names(self._opts) + taken)
             phase.recorded[name] = value.detach().clone() if isinstance(value, Tensor) else value, mean

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVENT_NAMES', 'refuse_others', 'is_data', 'refuse_fit', 'missing_name', 'check_model', 'is_samples', 'float_dtype',
-           'inputs_and_target', 'check_first', 'check_untrained']
+           'check_first', 'check_untrained']
 
 # %% ../../nbs/loop/00_mistakes.ipynb #9c197cb3
 import warnings
@@ -140,17 +140,6 @@ def is_samples(data: object) -> bool:
 def float_dtype(model: nn.Module) -> torch.dtype | None:
     "Return the floating-point dtype of a model's parameters"
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-
-# %% ../../nbs/loop/00_mistakes.ipynb #m1sta001
-def inputs_and_target(batch: object) -> tuple[list[Tensor], Any]:
-    "Return the tensors among the inputs of a batch, and its target; a batch of `predict` has none"
-    if isinstance(batch, Mapping):
-        key = next((o for o in ('labels', 'targ') if o in batch), None)
-        inputs, targ = [v for k, v in batch.items() if k != key], batch.get(key)
-    else:
-        items = batch if isinstance(batch, (tuple, list)) else [batch]
-        inputs, targ = (items[:-1], items[-1]) if len(items) > 1 else (items, None)
-    return [o for o in inputs if isinstance(o, Tensor)], targ
 
 # %% ../../nbs/loop/00_mistakes.ipynb #m1sta003
 def _are_probabilities(x):      # (n, classes, ...)

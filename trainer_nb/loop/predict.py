@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import batch_size, map_tensors, sample_counts
+from ..base import map_tensors
 from .mistakes import float_dtype
 
 def as_inputs(x: object, dtype: torch.dtype | None) -> Any:
@@ -56,14 +56,6 @@ def about_step(batch: object, how: str) -> str:
     return ('predict ran your own step: pass whole batches, as in training, or write\n'
             f'    def predict_step(batch, learn): return learn.model({inputs})\n'
             'and pass it to the learner, Learner(..., predict_step=predict_step)')
-
-def sizes_of(batch: object, n: float | None = None) -> set[int]:
-    "Return the numbers of samples that a batch may hold, with the step's own `n`; none if unknown"
-    is_list = isinstance(batch, (list, tuple)) and not hasattr(batch, '_fields')
-    counts = sample_counts(batch)
-    res = {o for o in sample_counts(batch[0] if is_list and len(batch) else None) if o in counts}
-    if counts: res.add(batch_size(batch))
-    return res if n is None else res | {int(n)}
 
 def _named(x):
     "Return the values of a mapping, named tuple, dataclass or tuple by name; None for anything else"

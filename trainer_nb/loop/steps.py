@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['as_step', 'needed_names', 'unpack', 'stack_scalars', 'on_host', 'kept', 'loss_option', 'maker_of', 'ignored_id',
-           'is_sum', 'DefaultResult', 'loss_weight', 'is_number', 'is_summed', 'check_loss']
+           'is_sum', 'DefaultResult', 'loss_weight', 'is_number', 'check_loss']
 
 # %% ../../nbs/loop/03_steps.ipynb #86fc388f
 from collections.abc import Callable, Mapping, Sequence
@@ -159,11 +159,6 @@ def is_number(value: object) -> bool:
     "Return whether a value is a number or a 0-d float tensor"
     if isinstance(value, Tensor): return not value.ndim and value.is_floating_point()
     return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
-
-def is_summed(learn: Any) -> bool:
-    "Return whether the loss of a batch is a sum, by `loss_fn` or `learn.result['reduction']`"
-    if learn.result is not None and learn.result.get('reduction') == 'sum': return True
-    return learn.phase.is_default and is_sum(learn.loss_fn)
 
 def check_loss(loss: object, training: bool = True) -> None:
     "Raise TypeError or ValueError if a value cannot be a loss, in training one with a graph"

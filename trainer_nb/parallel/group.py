@@ -199,6 +199,7 @@ class Agreement(Hook):
     ord, unique, in_dry_run = 94, True, False     # after what may end a fit, before `Checkpoint`
     provides = 'agreement',
     EVERY_S = .2    # time between two agreements
+    share_rates = staticmethod(_share_rates)    # with all ranks
 
     def __init__(self, world: Processes):
         self.world = world

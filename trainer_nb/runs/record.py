@@ -143,6 +143,6 @@ class RecordTail(Tail):
             h.ends.append(batch)
         elif kind == 'revised' and type(first := row.get('first')) is int and 0 <= first < h.n_steps:
             for k, v in _revised(row).items():
-                if k in h.columns.values: h.columns.replace(k, first, v[:h.n_steps - first])
+                if k in h.columns.names(): h.columns.replace(k, first, v[:h.n_steps - first])
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
             h.flags = [(at, printable(text)) for at, text in filter(_is_flag, flags)]

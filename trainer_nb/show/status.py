@@ -87,7 +87,7 @@ def _running(learn):
     fit, prefix = learn.fitting, '' if learn.training else 'valid_'
     phase = fit and (fit.train if learn.training else fit.valid)
     if phase is None: return {}
-    return {prefix + name: v for name, v in phase.running(learn.world).items()}
+    return {prefix + name: v for name, v in phase.sums.running(learn.world.size == 1).items()}
 
 _MOST = 8       # values in a status line
 
