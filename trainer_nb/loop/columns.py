@@ -34,6 +34,9 @@ def _as_array(t):
     if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
     return res
 
+def _as_tensor(values):
+    return torch.frombuffer(values, dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
+
 COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: Tensor}, 'of_pass': [str]}
 
 class Columns:
@@ -124,7 +127,8 @@ class Columns:
 
     def extend(self, n: int, values: Mapping[str, Iterable[float]]) -> None:
         "Add `n` batches at once"
-        self.arriving += [(self.values, name, self.n, array('d', o), None) for name, o in values.items()]
+        self._settle()
+        self.arriving = [(self.values, name, self.n, array('d', o), None) for name, o in values.items()]
         self.n += n
 
     def replace(self, name: str, start: int, values: Iterable[float]) -> None:
@@ -156,7 +160,7 @@ class Columns:
         "Replace the values with a mean that stay by those of the global batches of all ranks"
         mine = [o for o in self.names_with_mean() if o not in self.of_pass]
         for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            v, w = (torch.tensor(o, dtype=torch.float64) for o in self.pass_of(name))
+            v, w = map(_as_tensor, self.pass_of(name))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
@@ -164,7 +168,7 @@ class Columns:
     def state_dict(self, start: int = 0) -> dict:
         "Return the values from batch `start` on, as tensors"
         self._settle()
-        def tensors(store): return {k: torch.tensor(self._slice(store, k, start, 0), dtype=torch.float64) for k in store}
+        def tensors(store): return {k: _as_tensor(self._slice(store, k, start, 0)) for k in store}
         return {'n': self.n, 'start': self.start, 'values': tensors(self.values), 'weights': tensors(self.weights),
                 'of_pass': sorted(self.of_pass)}
 
@@ -306,7 +310,7 @@ class Accumulator:
         last = {k: res.pop(k) for k in self.returned if k in res}
         for m, of_set, o in self.objects.values():
             if m.name in self.left_out: continue
-            n = sum(v for v in columns.fetch(f'n {of_set}', columns.start) if v == v)
+            n = sum(world.all_gather(sum(v for v in columns.fetch(f'n {of_set}', columns.start) if v == v)))
             for name, v in m.call(lambda: m.columns(o.compute())).items():
                 if name in res: raise _double(name, m)
                 found.setdefault(name, []).append((float(v), n))
