@@ -7,7 +7,7 @@ million recorded batches add, and what it costs to record one.
 `python benchmarks/memory.py loop 1000000` trains so many batches in one epoch, with a metric, without a display and with the
 live one: memory grows by 8 bytes for each recorded value, and by nothing else.
 """
-import gc, json, platform, subprocess, sys
+import gc, json, os, platform, subprocess, sys
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import repeat
@@ -140,6 +140,7 @@ def endless(n, display=False):
 
 
 def loop(n):
+    os.environ['MALLOC_MMAP_THRESHOLD_'] = '65536'      # else glibc keeps what arrays leave behind as they grow
     print(f'| one epoch of {n:,} batches | MiB after a fifth | MiB at the end | values between | bytes for a value |\n'
           '| --- | ---: | ---: | ---: | ---: |')
     for name, display in {'no display': False, 'display, in a kernel': True}.items():
