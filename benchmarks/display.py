@@ -59,7 +59,8 @@ class Stub:
     def __init__(self, n):
         self.history, n_epochs = History(), 10
         for e in range(n_epochs):
-            self.history.add_steps(n//n_epochs, {'train_loss': torch.rand(n//n_epochs), 'lr': [1e-3]*(n//n_epochs)})
+            each = n//n_epochs
+            self.history.columns.extend(each, {'train_loss': torch.rand(each), 'lr': [1e-3]*each})
             self.history.add_valid({'epoch': e, 'step': 0, 'valid_loss': .5, 'valid_accuracy': .9})
             self.history.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5,
                                     'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
@@ -79,7 +80,7 @@ def updates(n_updates=50):
     for screen, stub in zip(screens.values(), stubs.values()): screen.draw(stub, 'first', progress)
     for _ in range(n_updates):
         for n, stub in stubs.items():
-            stub.history.add_steps(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
+            stub.history.columns.extend(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
             times[n].append(timed(lambda: screens[n].draw(stub, progress.at(5), progress)))
     screens[1000].close(stubs[1000], 'matplotlib is loaded')
     for n, stub in stubs.items():
