@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from trainer_nb.all import History, Learner
+from trainer_nb.loop import StepState
 from trainer_nb.show.display import Region
 from trainer_nb.show.output import Pace
 
@@ -55,7 +56,8 @@ def shares(seconds, rounds=7):
 
 class Stub:
     "As much of a learner as a screen looks at"
-    bounds, metrics, cancelled = {'row': 0, 'batch': 0}, ['accuracy'], None
+    bounds, metrics, hooks = {'row': 0, 'batch': 0, 'epoch': None}, ['accuracy'], ()
+    fitting, state = None, StepState()
     def __init__(self, n):
         self.history, n_epochs = History(), 10
         for e in range(n_epochs):
@@ -82,9 +84,9 @@ def updates(n_updates=50):
         for n, stub in stubs.items():
             stub.history.columns.extend(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
             times[n].append(timed(lambda: screens[n].draw(stub, progress.at(5), progress)))
-    screens[1000].close(stubs[1000], 'matplotlib is loaded')
+    screens[1000].close(stubs[1000], 'matplotlib is loaded', 'done')
     for n, stub in stubs.items():
-        print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: screens[n].close(stub, "done")):.0f} |')
+        print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: screens[n].close(stub, "done", "done")):.0f} |')
 
 
 def pyplot(n=1000, n_updates=20):

@@ -4,8 +4,8 @@ Peak and final resident memory of the fit in `digits.py`, over the raw loop, eac
 a display, with the default display in a pipe, and in a Jupyter kernel, beside the raw loop in one. Then what a
 million recorded batches add, and what it costs to record one.
 
-`python benchmarks/memory.py loop 1000000` trains so many batches in one epoch, with a metric, without a display and with
-the live one: memory should grow by 8 bytes for each recorded value, and by nothing else.
+`python benchmarks/memory.py loop 1000000` trains so many batches in one epoch, with a metric, without a display and
+with the live one: memory should grow by 8 bytes for each recorded value, and by nothing else.
 """
 import gc, json, os, platform, subprocess, sys
 from contextlib import redirect_stdout
