@@ -7,6 +7,7 @@ the rounds of the time of a fit. The picture that stays in the notebook has a co
 """
 import platform, sys
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from statistics import mean, median, quantiles
 from time import perf_counter
@@ -86,7 +87,7 @@ VARIANTS = {
     'raw loop, whole batches by hand, fused AdamW': lambda *dls: raw(*dls, quick=True, fused=True),
     '**ours, all defaults**': ours,
     'ours, no display': lambda *dls: ours(*dls, display=False),
-    'ours, AdamW not fused': lambda *dls: ours(*dls, optim=lambda params, lr: torch.optim.AdamW(params, lr=lr)),
+    'ours, fused AdamW': lambda *dls: ours(*dls, optim=partial(torch.optim.AdamW, fused=True)),
     'ours, `DataLoader`': lambda *dls: ours(*loaders(*dls)),
 }
 

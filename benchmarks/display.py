@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from trainer_nb.all import History, Learner
+from trainer_nb.loop import StepState
 from trainer_nb.show.display import Region
 from trainer_nb.show.output import Pace
 
@@ -55,11 +56,13 @@ def shares(seconds, rounds=7):
 
 class Stub:
     "As much of a learner as a screen looks at"
-    bounds, metrics, cancelled = {'row': 0, 'batch': 0}, ['accuracy'], None
+    bounds, metrics, hooks = {'row': 0, 'batch': 0, 'epoch': None}, ['accuracy'], ()
+    fitting, state = None, StepState()
     def __init__(self, n):
         self.history, n_epochs = History(), 10
         for e in range(n_epochs):
-            self.history.add_steps(n//n_epochs, {'train_loss': torch.rand(n//n_epochs), 'lr': [1e-3]*(n//n_epochs)})
+            each = n//n_epochs
+            self.history.columns.extend(each, {'train_loss': torch.rand(each), 'lr': [1e-3]*each})
             self.history.add_valid({'epoch': e, 'step': 0, 'valid_loss': .5, 'valid_accuracy': .9})
             self.history.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5,
                                     'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
@@ -79,11 +82,11 @@ def updates(n_updates=50):
     for screen, stub in zip(screens.values(), stubs.values()): screen.draw(stub, 'first', progress)
     for _ in range(n_updates):
         for n, stub in stubs.items():
-            stub.history.add_steps(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
+            stub.history.columns.extend(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
             times[n].append(timed(lambda: screens[n].draw(stub, progress.at(5), progress)))
-    screens[1000].close(stubs[1000], 'matplotlib is loaded')
+    screens[1000].close(stubs[1000], 'matplotlib is loaded', 'done')
     for n, stub in stubs.items():
-        print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: screens[n].close(stub, "done")):.0f} |')
+        print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: screens[n].close(stub, "done", "done")):.0f} |')
 
 
 def pyplot(n=1000, n_updates=20):

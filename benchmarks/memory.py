@@ -3,10 +3,14 @@
 Peak and final resident memory of the fit in `digits.py`, over the raw loop, each time in a new process: without
 a display, with the default display in a pipe, and in a Jupyter kernel, beside the raw loop in one. Then what a
 million recorded batches add, and what it costs to record one.
+
+`python benchmarks/memory.py loop 1000000` trains so many batches in one epoch, with a metric, without a display and
+with the live one: memory should grow by 8 bytes for each recorded value, and by nothing else.
 """
-import gc, json, platform, subprocess, sys
+import gc, json, os, platform, subprocess, sys
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -109,19 +113,46 @@ def million(n=1_000_000, n_epochs=4):
 
 def recording(n=2560, rounds=50):
     "µs that losses and learning rates of a batch cost, copies to the host included"
-    from trainer_nb.loop.history import History
-    from trainer_nb.loop.columns import Accumulator
+    from trainer_nb.loop.columns import Accumulator, Columns
     losses, times = torch.rand(997).unbind(), []
     for _ in range(rounds):
-        history = History()
-        accumulator, start = Accumulator([], 'cpu', history, ['lr']), perf_counter()
-        for i in range(n): accumulator.add(losses[i % 997], {}, 32, (1e-3,))
-        history.fetch()
+        columns = Columns()
+        accumulator, start = Accumulator([], 'cpu', columns), perf_counter()
+        for i in range(n): accumulator.add({'loss': losses[i % 997].item()}, {}, 32, 32, {}, {'lr': 1e-3})
+        for name in columns.names(): columns.fetch(name)
         times.append((perf_counter() - start)/n*1e6)
     return min(times), median(times)
 
 
+def endless(n, display=False):
+    "Print MiB and the number of recorded values after a fifth and after all of the `n` batches of one epoch"
+    from trainer_nb.all import LambdaHook, Learner, accuracy
+    batch, seen = (torch.rand(8, 4), torch.randint(3, (8,))), []
+    class Endless:
+        def __iter__(self): return repeat(batch)
+    def look(learn):
+        if learn.history.n_steps not in (n//5, n): return
+        gc.collect()
+        seen.append((rss()[0], sum(map(len, learn.history.columns.values.values()))))
+    Learner(torch.nn.Linear(4, 3), Endless(), loss_fn=torch.nn.functional.cross_entropy, metrics=accuracy,
+            hooks=LambdaHook(after_step=look), device='cpu', display=display).fit(max_steps=n)
+    print(json.dumps(seen))
+
+
+def loop(n):
+    os.environ['MALLOC_MMAP_THRESHOLD_'] = '65536'      # else glibc keeps what arrays leave behind as they grow
+    print(f'| one epoch of {n:,} batches | MiB after a fifth | MiB at the end | values between | bytes for a value |\n'
+          '| --- | ---: | ---: | ---: | ---: |')
+    for name, display in {'no display': False, 'display, in a kernel': True}.items():
+        (before, n_before), (after, n_after) = elsewhere(f'endless({n}, {display})', display)
+        n_values = n_after - n_before
+        print(f'| {name} | {before:.0f} | {after:.0f} | {n_values:,} | {(after - before)*2**20/n_values:.1f} |')
+
+
 if __name__ == '__main__':
+    if sys.argv[1:2] == ['loop']:
+        loop(int(sys.argv[2]))
+        sys.exit()
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
           f'1 thread, {rounds} rounds\n')
