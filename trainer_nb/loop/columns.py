@@ -220,7 +220,7 @@ class Accumulator:
         self.columns = Columns() if columns is None else columns
         self.metrics, self.sets, self.inputs = [*metrics], [*sets], inputs
         self.is_sum, self.may_miss = is_sum, may_miss
-        self.objects = {self._name(m.name, s): (m, s, m.call(reset_copy, m.f, device))     # a metric object for each set
+        self.objects = {self._name(m.name, s): (m, s, m.call(reset_copy, m.f, device))     # of each set
                         for m, s in product(metrics, self.sets) if m.is_object}
         self.entries: dict[str, list[str]] = {}     # metric function → names of its values
         self.left_out: set[str] = set()             # metrics that have no inputs in this pass
@@ -273,7 +273,7 @@ class Accumulator:
         for m in self.metrics:
             if may_miss and not {m.pred, m.targ} <= result.keys(): self.left_out.add(m.name)
             if m.name in self.left_out: continue
-            pred, targ = (map_tensors(Tensor.detach, o) if type(o) is not Tensor else o.detach() for o in m.inputs(result))
+            pred, targ = (o.detach() if type(o) is Tensor else map_tensors(Tensor.detach, o) for o in m.inputs(result))
             if m.is_object:
                 m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
                 continue
@@ -284,7 +284,8 @@ class Accumulator:
             if [*entries] != before: raise ValueError(
                 f'metric `{m.name}` returned {", ".join(entries) or "nothing"}, but {", ".join(before)} before: '
                 'expected the same for each batch')
-            if m.n_counted is not None and type(targ) is Tensor: weight = kept(m.n_counted(targ))   # 'n' weights the loss
+            if m.n_counted is not None and type(targ) is Tensor:        # 'n' weights the loss
+                weight = kept(m.n_counted(targ))
             for name, o in entries.items():
                 column = self.prefix + name
                 if column in self.losses or column in values: raise _double(name, m)
@@ -331,7 +332,7 @@ class Accumulator:
         return dict(sorted(res.items(), key=lambda o: any(o[0].startswith(f'{s}_') for s in self.sets if s)))
 
     def running(self, is_alone: bool = True) -> dict[str, float]:
-        "Compute the means so far of all but losses, on this rank, for a live display; large metric objects are left out"
+        "Compute the means so far of all but losses, on this rank, for a live display, without large metric objects"
         names = [o for o in self.columns.names_with_mean() if o not in self.losses]
         found = zip(names, self.columns.totals(names))
         res = {k.removeprefix(self.prefix): total/w for k, (total, w) in found if w}

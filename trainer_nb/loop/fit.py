@@ -21,14 +21,18 @@ from torch import Tensor, nn
 from trainer_nb.base import (
     check_kinds, described, drop_locals, format_bytes, is_oom, memory_in_use, note_place, to_device
 )
-from ..data import Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
+from trainer_nb.data import (
+    Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
+)
 from .columns import COLUMNS_KINDS, Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
 from .mistakes import check_first, check_untrained
 from .optim import check_names, check_shared, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
-from .snapshot import get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
+from trainer_nb.loop.snapshot import (
+    get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
+)
 from .steps import DefaultResult, check_loss, is_number, is_sum, kept, loss_weight
 
 # %% ../../nbs/loop/11_fit.ipynb #13d0beb1
@@ -133,7 +137,8 @@ class Phase:
         found, in_eval = {}, self.in_eval
         try:
             self._bind()
-            modules = dict.fromkeys([*trained(learn), *(o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module))])
+            chosen = [o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module)]
+            modules = dict.fromkeys([*trained(learn), *chosen])
             found |= get_modes(*modules)
             if self.below.training: self.below.in_eval = [m for m, is_training in found.items() if not is_training]
             switch(found, self.training, *modules)
@@ -280,8 +285,9 @@ class Phase:
         text = 'memory ran out'
         if self.batch is not None: text += f' with a batch {described(self.batch)}'
         if used: text += f'; in use {format_bytes(used)}' + (f' of {format_bytes(limit)}' if limit else '')
-        smaller = 'smaller batches, whose size learn.find_batch_size() finds, with GradAccum(n) for the same steps'
-        if not self.training: smaller = 'smaller batches in valid_dl' if learn.fitting is not None else 'smaller batches'
+        smaller = 'smaller batches'
+        if self.training: smaller += ', whose size learn.find_batch_size() finds, with GradAccum(n) for the same steps'
+        elif learn.fitting is not None: smaller += ' in valid_dl'
         e.add_note(f'{text}. What helps: {smaller}; AMP(), which halves most activations; '
                    'torch.utils.checkpoint in large blocks of the model')
         if self.training: learn.clear_grads()
@@ -310,7 +316,8 @@ class Phase:
         self.pass_.load_state_dict(state['pass'])
         self.sums.load_state_dict(to_device(state['sums'], device))
 
-def _is_placed(e): return any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
+def _is_placed(e):
+    return any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
 
 def _check_result(result, training):    # raises TypeError or KeyError
     "Check that a step returned a dict, and in training a loss"
@@ -487,7 +494,8 @@ class Fit:
         self.closing.close()
         if not (learn.cancelled == 'interrupt' or 'interrupt' in learn.requests or interrupts.n): return True
         if self.plan.on_interrupt == 'return' and interrupts.n < 2: return True
-        rest = 'learn.resume() continues' if learn.stopped is self and self.is_open(learn.state) else 'nothing is left to do'
+        is_left = learn.stopped is self and self.is_open(learn.state)
+        rest = 'learn.resume() continues' if is_left else 'nothing is left to do'
         raise TrainingInterrupted(f'interrupted {learn.position}; {rest}') from None
 
     def _report(self, learn, e):

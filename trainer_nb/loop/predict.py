@@ -127,7 +127,7 @@ class Joined:
             x = x if x.ndim else x[None]
             if self.parts and x.shape[1:] != self.parts[0].shape[1:]: raise ValueError(
                 f'{self.name} have rows of shape {tuple(x.shape[1:])} in one batch and '
-                f'{tuple(self.parts[0].shape[1:])} in another: pad them, or return a list of one tensor for each sample')
+                f'{tuple(self.parts[0].shape[1:])} in another: pad them, or return a list of a tensor a sample')
             self.parts.append(_copy(x))
 
     def _add_fields(self, x, sizes):
