@@ -138,7 +138,7 @@ class Collect(Hook):
     def outputs(self) -> list:      # [predictions, targets]; None where there are none
         "Join the outputs of the pass; texts are padded, with targets that do not count"
         if self.texts[1]: return [*map(_padded, self.texts, (0, -100))]
-        return [o.result() if o.kind else None for o in (self.preds, self.targs)]
+        return [o.result() if o.outputs else None for o in (self.preds, self.targs)]
 
 # %% ../../nbs/look/11_losses.ipynb #da997732
 def loss_of(learn: Learner, loss: Callable | None) -> tuple[Callable, bool]:

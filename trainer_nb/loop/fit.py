@@ -438,7 +438,7 @@ def misplaced(e: Cancel) -> RuntimeError:
 # %% ../../nbs/loop/11_fit.ipynb #222b8d18
 _PHASE_KINDS = (None, {'pass': {str: object}, 'sums': {str: object}})
 FIT_KINDS = {'plan': {str: (None, int)}, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'is_trained': bool,
-             'time_s': (int, float), 'in_eval': (None, [str]), 'warm': [str]}
+             'time_s': (int, float), 'in_eval': [str], 'warm': [str]}
 _RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'columns': COLUMNS_KINDS,
                'hooks': {str: object}, 'objects': {str: object}, 'buffers': [{str: Tensor}]}
 
@@ -704,9 +704,8 @@ class Fit:
         for i, (name, phase) in enumerate(zip(('train_dl', 'valid_dl'), opens)):
             if getattr(learn, name) is self.loaders[i]: continue
             if phase is not None: raise ValueError(
-                f'{name} was replaced in the middle of a pass, after {phase.pass_.n} of '
-                f'{length(phase.pass_.dl) or "?"} batches: put the first one back to resume, or '
-                'call fit, which begins with the new one')
+                f'{name} was replaced in the middle of a pass, after {phase.pass_.n} batches: put the first one back '
+                'to resume, or call fit, which begins with the new one')
             if self.rng_states is not None: self.rng_states[1][i] = []    # of the first one's generators
         self.loaders = learn.train_dl, learn.valid_dl
 
@@ -719,8 +718,7 @@ class Fit:
         def had_workers(dl): return is_warm(dl) or not {*map(id, self.warm)}.isdisjoint(map(id, each(dl)))
         return {'plan': self.plan.state_dict(), **{k: self._state_of(k) for k in ('train', 'valid')},
                 'is_trained': self.is_trained, 'time_s': self.time_s + running_s,
-                'in_eval': None if in_eval is None else
-                           [k for k, m in named_parts(learn, learn.own_model).items() if id(m) in ids],
+                'in_eval': [k for k, m in named_parts(learn, learn.own_model).items() if id(m) in ids],
                 'warm': [o for o in ('train_dl', 'valid_dl') if had_workers(getattr(learn, o))]}
 
     def _state_of(self, name): return self.phases[name].state_dict() if name in self.phases else None
@@ -734,7 +732,7 @@ class Fit:
         if state['train'] is not None:
             self.train = Training(Pass(learn.train_dl)).begin_sums(learn)
             parts = named_parts(learn, learn.own_model)
-            if state['in_eval'] is not None: self.train.in_eval = [parts[k] for k in state['in_eval'] if k in parts]
+            self.train.in_eval = [parts[k] for k in state['in_eval'] if k in parts]
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
             self.valid = Validation(Pass(learn.valid_dl)).begin_sums(learn)

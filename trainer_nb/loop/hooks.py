@@ -229,7 +229,6 @@ class _Next:
         if len(other) > len(self.loss):
             expected = 'nxt() or nxt(loss)' if self.loss else 'nxt()'
             raise TypeError(f'nxt got {len(other)} value{"s" if other[1:] else ""}: expected {expected}')
-        if other == (None,): raise TypeError('nxt got None as the loss: pass one, or call nxt() to pass on the same')
         start = perf_counter()
         try: return self.step(*(other or self.loss))
         except Exception as e:

@@ -48,8 +48,7 @@ def _of_phase(name, doc):
     "Make a property that reads and sets an attribute of the innermost phase"
     def get(learn): return getattr(learn.phase, name)
     def put(learn, value): setattr(learn.phase, name, value)
-    get.__name__, get.__qualname__, get.__doc__ = name, f'Learner.{name}', doc
-    return property(get, put)
+    return property(get, put, doc=doc)
 
 _ELSEWHERE = {      # what a learner of this library does not have, and what to do instead
     'lr': 'pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). learn.lrs() has all',
@@ -590,8 +589,7 @@ class Learner:
         It has a line for each event or step. A notebook displays it; a click on a line shows its
         hooks one by one, with the reasons. In a script: `print(learn.describe_hooks())`.
         """
-        calls = Calls(self.hooks, self.is_main, old=self.calls)
-        return HookTable(calls, skip=('before_valid', 'after_valid') if self.valid_dl is None else (), all=all)
+        return HookTable(self.calls, skip=('before_valid', 'after_valid') if self.valid_dl is None else (), all=all)
 
     # where it is
 
@@ -615,10 +613,10 @@ class Learner:
         "Where the loop is, in words"
         fit, epoch = self.fitting or self.stopped, self.state.epoch
         if fit is None or fit.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
-        name, dl, n = 'training', self.train_dl, self.state.batch_idx
+        name, pass_ = 'training', fit.train.pass_
         if fit.valid is not None and fit.valid.pass_.start is not None:     # not so in `before_valid`
-            name, dl, n = 'validation', self.valid_dl, fit.valid.pass_.n
-        return f'in epoch {epoch}, after {n} of {length(dl) or "?"} {name} batches'
+            name, pass_ = 'validation', fit.valid.pass_
+        return f'in epoch {epoch}, after {pass_.n} of {length(pass_.dl) or "?"} {name} batches'
 
     @property
     def bounds(self) -> dict:     # 'epoch', 'step' → its end in `state`, None: unbounded;

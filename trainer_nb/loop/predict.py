@@ -7,14 +7,13 @@ __all__ = ['as_inputs', 'prepared', 'about_step', 'Joined']
 
 # %% ../../nbs/loop/12_predict.ipynb #d82081be
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import map_tensors
+from ..base import described, map_tensors, open_nesting, sample_counts
 from .mistakes import float_dtype
 
 # %% ../../nbs/loop/12_predict.ipynb #eeb36116
@@ -67,79 +66,37 @@ def about_step(batch: object, how: str) -> str:
             'and pass it to the learner, Learner(..., predict_step=predict_step)')
 
 # %% ../../nbs/loop/12_predict.ipynb #10c1bb1b
-def _named(x):
-    "Return the values of a mapping, named tuple, dataclass or tuple by name; None for anything else"
-    if isinstance(x, Mapping): return dict(x.items())
-    if hasattr(x, '_fields'): return dict(zip(x.__match_args__, x))
-    if is_dataclass(x) and not isinstance(x, type): return {o.name: getattr(x, o.name) for o in fields(x) if o.init}
-    return dict(enumerate(x)) if isinstance(x, (list, tuple)) else None
+def _joined(name, outputs):
+    "Join the outputs of batches: rows of tensors, entries of lists, each field of a nesting; of others make a list"
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        rows = [o if o.ndim else o[None] for o in outputs]
+        if len({o.shape[1:] for o in rows}) == 1: return torch.cat(rows)
+        shapes = ', '.join(str(tuple(o.shape)) for o in rows[:4])
+        raise ValueError(f'{name} have the shapes {shapes}: pad them, or return a list of one tensor for each sample')
+    # a detector's targets are often a tuple of dicts
+    is_listed = isinstance(first, list) or type(first) is tuple and isinstance([*first, None][0], Mapping)
+    if is_listed: return [o for output in outputs for o in output]
+    if first is None or (fields := open_nesting(first)) is None: return None if first is None else outputs
+    rows = zip(*(open_nesting(o)[0] for o in outputs), strict=True)
+    return fields[1]([_joined(f'{name}[{i}]', o) for i, o in enumerate(rows)])
 
-def _made(kind, values):
-    "Make a mapping, sequence or dataclass like those of the batches"
-    if hasattr(kind, '_fields'): return kind(*values.values())
-    if issubclass(kind, (list, tuple)): return kind(values.values())
-    if not issubclass(kind, Mapping): return kind(**values)
-    try: return kind(values)
-    except TypeError: return values
-
-def _copy(t): return t.detach().to('cpu', copy=True)
-
-def _shown(x):
-    if isinstance(x, Tensor): return f'tensor of shape {tuple(x.shape)}'
-    return f'{type(x).__name__} of {len(x)}' if isinstance(x, (list, tuple)) else type(x).__name__
-
-def _kind_of(x, sizes, name):
-    "Say how to read the output of a batch of one of `sizes` samples"
-    if isinstance(x, Tensor):
-        if x.ndim and (not sizes or len(x) in sizes) or not x.ndim and sizes == {1}: return 'rows'
-        if not x.ndim and name.endswith("['loss']"): return 'rows'      # of a model that returns its own loss
-    else:
-        # a detector's targets are often a tuple of dicts
-        is_listed = isinstance(x, list) or type(x) is tuple and bool(x) and isinstance(x[0], Mapping)
-        if is_listed and (not sizes or len(x) in sizes): return 'samples'
-        if not is_listed and _named(x) is not None or isinstance(x, list): return 'fields'
-        if not isinstance(x, (str, bytes)): return 'objects'
-    size = ' or '.join(map(str, sorted(sizes))) or 'unknown size'
-    raise ValueError(
-        f'{name} of a batch of {size} are a {_shown(x)}: expected one row or one entry of a list for each sample. '
-        "If the batch holds another number of samples, or the outputs have other rows, return that number as 'n' "
-        'from the step')
-
-# %% ../../nbs/loop/12_predict.ipynb #7fbe4093
 class Joined:
-    "Outputs of several batches as one, on the host: rows of tensors, entries of lists, fields of nestings"
+    "Outputs of several batches as one, on the host"
     def __init__(self, name: str):
-        self.name = name
-        self.kind, self.type, self.parts = None, None, None     # of the first batch; the outputs
+        self.name, self.outputs = name, []
 
     def add(self, x: object, sizes: set[int]) -> None:
-        "Add a copy of the output of a batch of one of `sizes` samples; refuse what does not join"
-        if isinstance(x, (int, float)) or hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
-        kind = _kind_of(x, sizes, self.name)
-        if self.kind is None: self.kind, self.type, self.parts = kind, type(x), {} if kind == 'fields' else []
-        if kind != self.kind: raise ValueError(
-            f'{self.name} are a {_shown(x)} here, which is read as {kind}, but were a '
-            f'{self.type.__name__} before, which was read as {self.kind}')
-        if kind == 'samples': self.parts += [map_tensors(_copy, o) for o in x]
-        elif kind == 'objects': self.parts.append(x)
-        elif kind == 'fields': self._add_fields(x, sizes)
-        else:
-            x = x if x.ndim else x[None]
-            if self.parts and x.shape[1:] != self.parts[0].shape[1:]: raise ValueError(
-                f'{self.name} have rows of shape {tuple(x.shape[1:])} in one batch and '
-                f'{tuple(self.parts[0].shape[1:])} in another: pad them, or return a list of a tensor a sample')
-            self.parts.append(_copy(x))
-
-    def _add_fields(self, x, sizes):
-        named = {k: o for k, o in _named(x).items() if not hasattr(o, 'get_seq_length')}    # large caches
-        if self.parts and self.parts.keys() != named.keys(): raise ValueError(
-            f'{self.name} have the entries {list(named)} here, but had {list(self.parts)} before')
-        for k, o in named.items():
-            if k not in self.parts: self.parts[k] = Joined(f'{self.name}[{k!r}]')
-            self.parts[k].add(o, sizes)
+        "Add a copy of the output of a batch of one of `sizes` samples"
+        if isinstance(x, Mapping): x = type(x)({k: o for k, o in x.items() if not hasattr(o, 'get_seq_length')})   # caches
+        elif hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
+        counts = sample_counts(x) or ([1] if isinstance(x, Tensor) else sizes)
+        if sizes.isdisjoint(counts): raise ValueError(
+            f'{self.name} of a batch of {" or ".join(map(str, sorted(sizes)))} are {described(x)}: expected one row or '
+            "one entry of a list for each sample. If the batch holds another number of samples, return it as 'n' from "
+            'the step')
+        self.outputs.append(map_tensors(lambda t: t.detach().to('cpu', copy=True), x))
 
     def result(self) -> Any:    # of the type of the outputs
-        "Join all outputs"
-        if self.kind == 'fields': return _made(self.type, {k: o.result() for k, o in self.parts.items()})
-        if self.kind == 'rows': return torch.cat(self.parts)
-        return None if all(o is None for o in self.parts) else self.parts
+        "Join all outputs; raises ValueError if they have rows of several shapes"
+        return _joined(self.name, self.outputs)

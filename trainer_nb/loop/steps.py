@@ -158,7 +158,7 @@ def loss_weight(
 def is_number(value: object) -> bool:
     "Return whether a value is a number or a 0-d float tensor"
     if isinstance(value, Tensor): return not value.ndim and value.is_floating_point()
-    return type(value) is float or isinstance(value, Real) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 def check_loss(loss: object, training: bool = True) -> None:
     "Raise TypeError or ValueError if a value cannot be a loss, in training one with a graph"
