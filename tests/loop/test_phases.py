@@ -34,7 +34,8 @@ def test_a_metric_is_recorded_where_its_keys_are(valid_first):
     with torch.no_grad():
         right = sum((learn.model.eval()(x).argmax(1) == y).sum().item() for x, y in VALID)/sum(len(y) for _, y in VALID)
     rows = learn.history.epochs
-    assert {o for o in rows if o[:6] in ('train_', 'valid_')} == {'train_loss', 'valid_loss', 'valid_accuracy', 'valid_object'}
+    assert {o for o in rows if o[:6] in ('train_', 'valid_')} == {
+        'train_loss', 'valid_loss', 'valid_accuracy', 'valid_object'}
     assert rows['valid_accuracy'][-1] == rows['valid_object'][-1] == pytest.approx(right)
     assert all(v == v for values in rows.values() for v in values)
     assert set(learn.validate()) == {'valid_loss', 'valid_accuracy', 'valid_object'}

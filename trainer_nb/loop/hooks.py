@@ -317,7 +317,7 @@ def _check_hook(hook, others):
         raise TypeError(f'ord of {hook.name} is {hook.ord!r}: expected a number')
     for h in others:
         if h is hook or (hook.unique and h.name == hook.name):
-            raise ValueError(f'this learner already has a hook {h.name}: change that one, or remove it with remove_hook')
+            raise ValueError(f'this learner already has a hook {h.name}: change that one, or remove it')
 
 # %% ../../nbs/loop/01_hooks.ipynb #6f69351b
 class HookList(list):

@@ -186,7 +186,7 @@ class ParamGroups:
             res |= {p for k, p in m.named_parameters(recurse=False) if is_norm or k.endswith('bias')}
         return res
 
-# %% ../../nbs/loop/09_optim.ipynb #0pt1m010
+# %% ../../nbs/loop/09_optim.ipynb #0pt1m023
 def group_rates(learn: Any, name: str, lr: float | Mapping[str, float], now: Sequence[float]) -> list[float]:
     "Return the rates of an optimizer's groups: in the ratios of `now` up to `lr`, or by patterns"
     if not isinstance(lr, Mapping): return _in_ratio(lr, now)
@@ -200,6 +200,7 @@ def group_rates(learn: Any, name: str, lr: float | Mapping[str, float], now: Seq
         res += mine
     return res
 
+# %% ../../nbs/loop/09_optim.ipynb #0pt1m010
 def check_names(what: str, names: Iterable[str], opts: Mapping[str, object]) -> None:
     "Refuse names of optimizers that do not exist"
     for name in names:
