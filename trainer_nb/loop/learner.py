@@ -76,23 +76,23 @@ class Learner:
                                     # with columns `valid_<name>_loss` etc. None: no validation
         *,
         loss_fn: Callable | None = None,    # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
-                                    # has a `loss` of its own
+                                            # has a `loss` of its own
         train_step: Callable | None = None, # `train_step(batch, learn)` → dict with 'loss', or a generator
-                                    # of (optimizer's name, loss); other numbers: history columns
+                                            # of (optimizer's name, loss); other numbers: history columns
         eval_step: Callable | None = None,  # the same for validation; default: `train_step`
         predict_step: Callable | None = None,   # `predict_step(batch, learn)` → predictions, for `predict`,
-                                    # where batches may lack the target; default: the step above
+                                                # where batches may lack the target; default: the step above
         optim: object = None,       # an optimizer; a class or factory called with the parameters
                                     # (and `lr`); or a dict of names to either. Default AdamW
         lr: float | Mapping | None = None,  # learning rate > 0 of an optimizer step; None: the optimizer's
-                                    # own. By names of parameters, {'body': 1e-4, 'head': 1e-3}, it
-                                    # makes param groups; where `optim` is a dict, a dict by its
-                                    # names. A number is the largest group's; others keep their ratio
+                                            # own. By names of parameters, {'body': 1e-4, 'head': 1e-3}, it
+                                            # makes param groups; where `optim` is a dict, a dict by its
+                                            # names. A number is the largest group's; others keep their ratio
         metrics: object = (),       # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks: Hook | Iterable[Hook] = (),  # `Hook`s, or a single one
         bs: int = 64,               # samples in a batch, where the data is a tuple of tensors
         device: torch.device | str | None = None,   # where to train; default: the model's
-                                    # device, or the accelerator if that is the CPU
+                                                    # device, or the accelerator if that is the CPU
         display: bool | str = True, # False, or what the hook `Display` takes
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
