@@ -1,7 +1,7 @@
 """What every wing uses: nested batches, text, errors. These names are for other wings"""
 from .nested import (
     batch_code, batch_size, common_device, default_device, divide_batch, entries, has_accelerator,
-    hashes, local, map_tensors, merge_batches, sample_counts, tensors_in, to_device
+    hashes, local, map_tensors, merge_batches, tensors_in, to_device
 )
 from .files import open_file, read_file, replacing
 from .rng import RNG_KINDS, check_seed, rng_state, set_rng_state, set_seed

@@ -37,7 +37,7 @@ from trainer_nb.loop.optim import (
     check_optimizers, load_optimizer, lr_names, make_optimizers, needs_closure, parameters, trained, trained_parameters
 )
 from .plan import Plan, StepState, as_rate, fit_rates
-from .predict import Joined, about_step, as_inputs, prepared
+from .predict import Joined, about_step, as_inputs, predict_loader
 from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .steps import as_step, check_loss, needed_names, unpack
@@ -357,7 +357,7 @@ class Learner:
         with folded():
             self.check_thread()
             if not data: raise TypeError('predict got nothing: pass inputs, or a loader such as learn.valid_dl')
-            dl, how = prepared(self, data)
+            dl, how = predict_loader(self, data)
             if is_shuffled(dl) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
@@ -382,7 +382,7 @@ class Learner:
             return (preds.result(), targs.result()) if with_targs else preds.result()
 
     def _prediction_step(self, phase, how):
-        "Return the step for what `prepared` returned, which says `how`"
+        "Return the step for what `predict_loader` returned, which says `how`"
         if not self.is_own('predict_step'):
             if not phase.is_default: return phase.do['step']
             return self._predicted if how else self.predict_step
