@@ -37,7 +37,7 @@ from trainer_nb.loop.optim import (
     check_optimizers, load_optimizer, lr_names, make_optimizers, needs_closure, parameters, trained, trained_parameters
 )
 from .plan import Plan, StepState, as_rate, fit_rates
-from .predict import Joined, about_step, as_inputs, prepared
+from .predict import Joined, about_step, as_inputs, predict_loader
 from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
 from .steps import as_step, check_loss, needed_names, unpack
@@ -75,23 +75,23 @@ class Learner:
                                     # with columns `valid_<name>_loss` etc. None: no validation
         *,
         loss_fn: Callable | None = None,    # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
-                                    # has a `loss` of its own
+                                            # has a `loss` of its own
         train_step: Callable | None = None, # `train_step(batch, learn)` → dict with 'loss', or a generator
-                                    # of (optimizer's name, loss); other numbers: history columns
+                                            # of (optimizer's name, loss); other numbers: history columns
         eval_step: Callable | None = None,  # the same for validation; default: `train_step`
         predict_step: Callable | None = None,   # `predict_step(batch, learn)` → predictions, for `predict`,
-                                    # where batches may lack the target; default: the step above
+                                                # where batches may lack the target; default: the step above
         optim: object = None,       # an optimizer; a class or factory called with the parameters
                                     # (and `lr`); or a dict of names to either. Default AdamW
         lr: float | Mapping | None = None,  # learning rate > 0 of an optimizer step; None: the optimizer's
-                                    # own. By names of parameters, {'body': 1e-4, 'head': 1e-3}, it
-                                    # makes param groups; where `optim` is a dict, a dict by its
-                                    # names. A number is the largest group's; others keep their ratio
+                                            # own. By names of parameters, {'body': 1e-4, 'head': 1e-3}, it
+                                            # makes param groups; where `optim` is a dict, a dict by its
+                                            # names. A number is the largest group's; others keep their ratio
         metrics: object = (),       # `f(pred, targ)`, objects with update/compute/reset, `Metric`s
         hooks: Hook | Iterable[Hook] = (),  # `Hook`s, or a single one
         bs: int = 64,               # samples in a batch, where the data is a tuple of tensors
         device: torch.device | str | None = None,   # where to train; default: the model's
-                                    # device, or the accelerator if that is the CPU
+                                                    # device, or the accelerator if that is the CPU
         display: bool | str = True, # False, or what the hook `Display` takes
         seed: int | None = None,    # for `set_seed` when the first fit starts
         config: Any = None,         # anything that should be kept with the learner
@@ -330,7 +330,7 @@ class Learner:
                 'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
             phase = Validation(Pass(dl)).begin_sums(self)
-            with self.apart(phase):
+            with self._apart(phase):
                 if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
@@ -356,12 +356,12 @@ class Learner:
         with folded():
             self.check_thread()
             if not data: raise TypeError('predict got nothing: pass inputs, or a loader such as learn.valid_dl')
-            dl, how = prepared(self, data)
+            dl, how = predict_loader(self, data)
             if is_shuffled(dl) and not with_targs: warnings.warn(
                 'predict got a loader that shuffles: the predictions are in its random order. Pass '
                 'with_targs=True for their targets, or a loader with shuffle=False', stacklevel=2)
             phase, preds, targs = Validation(Pass(dl)), Joined('predictions'), Joined('targets')
-            with self.apart(phase):
+            with self._apart(phase):
                 phase.do['step'] = self._prediction_step(phase, how)
                 for batch in phase.pass_:
                     phase.begin(batch)
@@ -381,7 +381,7 @@ class Learner:
             return (preds.result(), targs.result()) if with_targs else preds.result()
 
     def _prediction_step(self, phase, how):
-        "Return the step for what `prepared` returned, which says `how`"
+        "Return the step for what `predict_loader` returned, which says `how`"
         if not self.is_own('predict_step'):
             if not phase.is_default: return phase.do['step']
             return self._predicted if how else self.predict_step
@@ -403,14 +403,14 @@ class Learner:
             dtype = float_dtype(self.own_model)
             batch = [to_device(as_inputs(o, dtype), self.device) for o in (inputs, named)]
             phase = Validation(Pass([batch]))
-            with self.apart(phase):
+            with self._apart(phase):
                 phase.batch = batch
                 phase.do['step'] = lambda batch: {'pred': phase.model(*batch[0], **batch[1])}
                 phase.do['do_step']()
                 return phase.pred
 
     @contextmanager
-    def apart(self, phase: Validation) -> Iterator[None]:
+    def _apart(self, phase):
         "Open a validation or prediction that is none of a fit, in the middle of one or outside"
         is_inside, state = self.is_fitting, rng_state() if self.is_fitting else None
         is_free = not is_inside and signal.getsignal(signal.SIGINT) is signal.default_int_handler    # nobody handles it
