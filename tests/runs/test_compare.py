@@ -26,7 +26,7 @@ def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
         losses = [scale*(math.exp(-(e*k + i)*r.random()/50) + .3) for i in range(k)]
         h.columns.extend(k, {'train_loss': losses})
         row = {'valid_loss': losses[-1]*(1 + r.random()), f'valid_{metric}': r.random()}
-        h.add_valid({'epoch': e, 'step': h.n_steps//2, **row})      # each step takes two batches
+        h.valid_rows.append({'batch': h.n_steps, 'epoch': e, 'step': h.n_steps//2, **row})      # each step takes two batches
         h.add_epoch({'epoch': e, 'train_loss': sum(losses)/k, **row, 'time_s': 2.})
     return h
 
@@ -302,7 +302,7 @@ def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_pat
     for e, v in enumerate([.3, .5, .4]):
         h.columns.extend(10, {'train_loss': [v]*10})
         row = {'valid_loss': v, 'valid_accuracy': 1 - v}
-        h.add_valid({'epoch': e, 'step': 10*(e + 1), **row})
+        h.valid_rows.append({'batch': h.n_steps, 'epoch': e, 'step': 10*(e + 1), **row})
         h.add_epoch({'epoch': e, 'train_loss': v, **row, 'time_s': 2.})
     for name, n in ('old', 30), ('own', 10), ('all', 0): make_run(tmp_path/name, h, first_batch=n)
     log = tmp_path/'all'/'record'/'log.jsonl'       # a validation before training is no result of it

@@ -233,7 +233,7 @@ def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, m
         assert read(path, 'mine', sent) == [(i + 1, i + .5) for i in range(10)]
         if again == 'resume':
             for name in 'kind', 'batch', 'epoch', 'step', 'time_s', 'lr', 'train_x', 'valid_loss':
-                with pytest.raises(ValueError, match=f'`{name}` (is the name of a column already|cannot be recorded)'):
+                with pytest.raises(ValueError, match=f'`{name}` cannot be recorded'):
                     learn.fit(1, hooks=[noted(name)])
             with pytest.raises(TypeError, match='expected a string'): learn.fit(1, hooks=[noted(7)])
             learn.fit(1)

@@ -466,7 +466,7 @@ def overfit(n=20):
     for e, (t, v) in enumerate(zip(train, valid)):
         h.columns.extend(n, {'train_loss': [t*(1 + i/100) for i in range(n)], 'lr': [.1]*n})
         row = {'valid_loss': v, 'valid_accuracy': 1 - v/2}
-        h.add_valid({'epoch': e, 'step': (e + 1)*n, **row})
+        h.valid_rows.append({'batch': h.n_steps, 'epoch': e, 'step': (e + 1)*n, **row})
         h.add_epoch({'epoch': e, 'train_loss': t, **row, 'lr': .1, 'time_s': 1.})
     return h
 
@@ -560,7 +560,7 @@ def test_an_axis_that_changes_in_mid_run_says_since_when():
     h.columns.extend(2, {'train_loss': [1e3, 1.]})
     plot.chart(h.plot_data(), log=True)     # of no account
     for loss in 500., .01, .01:
-        h.add_valid({'epoch': 0, 'valid_loss': loss})
+        h.valid_rows.append({'batch': h.n_steps, 'epoch': 0, 'valid_loss': loss})
         h.columns.extend(100, {'train_loss': [.01]*100})
     notes = note(1000), note(1000), picture(h).panels[0].note
     assert notes == ('logarithmic since batch 352', 'logarithmic since batch 352', 'logarithmic')

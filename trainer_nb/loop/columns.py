@@ -59,8 +59,8 @@ class Columns:
         self.values: dict[str, array] = {}          # column → doubles, from the first batch, or from `start` on
         self.weights: dict[str, array] = {}         # column with a mean → its weights, from `start` on
         self.of_pass: set[str] = set()              # columns that hold the open pass only
-        self.rows: list[tuple] = []                 # (values, weights) of batches that are not packed yet
-        self.arriving: list[tuple] = []             # packed, on their way to the host
+        self.rows: list = []                        # (values, weights) of batches that are not packed yet
+        self.arriving: list = []                    # packed, on their way to the host
         self.thread: int | None = None              # that of the fit, which alone may pack
         self.n_revised = 0                          # how often recorded values were replaced
 
@@ -222,7 +222,7 @@ class Accumulator:
         self.is_sum, self.may_miss = is_sum, may_miss
         self.objects = {self._name(m.name, s): (m, s, m.call(reset_copy, m.f, device))     # of each set
                         for m, s in product(metrics, self.sets) if m.is_object}
-        self.entries: dict[str, list[str]] = {}     # metric function → names of its values
+        self.entries: dict[str, list] = {}     # metric function → names of its values
         self.left_out: set[str] = set()             # metrics that have no inputs in this pass
         self.losses: dict[str, None] = {}           # columns of losses
         self.returned: dict[str, None] = {}         # names of the numbers that the step returns beside them
@@ -376,8 +376,6 @@ def _computed(metric, o):
 def check_column(name: Any, taken: Iterable[str] = ()) -> None:
     "Refuse to record a value under a name of a column that the loop makes"
     if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
-    if name.startswith(('train_', 'valid_')): raise ValueError(
-        f'`{name}` cannot be recorded: `train_` and `valid_` are prefixes of the columns that the loop makes. '
-        f'record({name[6:]!r}, value, mean=True) makes train_{name[6:]} and valid_{name[6:]}, as means over samples')
-    if name in taken or name in _RESERVED:
-        raise ValueError(f'`{name}` is the name of a column already: choose another one')
+    if name.startswith(('train_', 'valid_')) or name in taken or name in _RESERVED: raise ValueError(
+        f'`{name}` cannot be recorded: the loop makes columns of this name, or with its prefix. Choose another one; '
+        "record('size', value, mean=True) makes train_size and valid_size, as means over samples")

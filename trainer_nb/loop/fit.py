@@ -104,9 +104,9 @@ class Phase:
                                                         # user's or the library's own, a function of the batch
         self.is_default = False                         # it is the library's own
         self.default: DefaultResult | None = None       # makes its result
-        self.groups: list[tuple[str, dict]] = []        # column of a learning rate, its param group
+        self.groups: list[tuple] = []                   # column of a learning rate, its param group
         self.next_due = math.inf                        # optimizer step at which something is due
-        self.recorded: dict[str, tuple] = {}            # by `learn.record` for this batch: (value, has a mean)
+        self.recorded: dict = {}                          # by `learn.record` for this batch: (value, has a mean)
         self.n = self.total = 0                         # samples of the batch: on this rank, on all ranks
         self.stepped = False                            # whether an optimizer stepped
         self.in_eval: list[nn.Module] | None = None     # modules in evaluation mode when it was left, or covered
@@ -126,7 +126,7 @@ class Phase:
         "Drop what belongs to the learner; the pass and its values stay"
         self.clear()
         self.learn = self.model = self.loss_fn = self.below = self.default = None
-        self.at, self.do, self.groups, self.recorded = {}, {}, [], {}
+        self.do, self.recorded = {}, {}
 
     # opened and closed
 
@@ -226,9 +226,11 @@ class Phase:
         "Take what the step returned; of a generator what it yields next: an optimizer's name and its loss"
         if type(res) is GeneratorType: self.generator = res
         if self.generator is None:
-            self.result, is_mapping = res, isinstance(res, Mapping)
-            self.loss = res.get('loss') if is_mapping else None
-            if self.loss is None: _check_result(res, self.training)
+            if not isinstance(res, Mapping): raise TypeError(
+                f"the step returned a {type(res).__name__}: expected a dict with at least 'loss', a 0-d tensor")
+            self.result, self.loss = res, res.get('loss')
+            if self.loss is None and self.training: raise KeyError(
+                f"the step returned a dict without 'loss'; it has {', '.join(map(repr, res)) or 'nothing'}")
             if not self.has_pred: self.pred = res.get('pred')
             return
         try: item = next(self.generator)
@@ -263,7 +265,7 @@ class Phase:
         "Add the values of the batch to the columns"
         learn = self.learn
         if self.sums is None: return
-        rates = {name: o.clone() if isinstance(o := g['lr'], Tensor) else o for name, g in self.groups}
+        rates = {name: kept(g['lr']) for name, g in self.groups}
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
                       counts=self.n > 0 or learn.world.size == 1)
         self.recorded = {}
@@ -318,14 +320,6 @@ class Phase:
 
 def _is_placed(e):
     return any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
-
-def _check_result(result, training):    # raises TypeError or KeyError
-    "Check that a step returned a dict, and in training a loss"
-    if not isinstance(result, Mapping): raise TypeError(
-        f'the step returned a {type(result).__name__}: '
-        "expected a dict with at least 'loss', a 0-d tensor")
-    if training: raise KeyError(
-        f"the step returned a dict without 'loss'; it has {', '.join(map(repr, result)) or 'nothing'}")
 
 def _checked_yield(item, opts):
     "Return the name of an optimizer and its loss, which a step yielded"
@@ -654,7 +648,8 @@ class Fit:
         learn, phase, self.valid = self.learn, self.valid, None
         values = {'valid_' + k: v for k, v in phase.sums.means(learn.world).items()}
         learn.history.returned |= phase.sums.returned
-        learn.history.add_valid({'epoch': learn.state.epoch, 'step': learn.state.optimizer_step, **values})
+        at = {'batch': learn.history.n_steps, 'epoch': learn.state.epoch, 'step': learn.state.optimizer_step}
+        learn.history.valid_rows.append({**at, **values})
         if self.plan.wants_valid(learn.state): self.plan.plan_valid(learn.state)
         self._fire_for(learn.history.valid_rows[-1], 'after_valid')
 

@@ -83,7 +83,7 @@ class Latest:
     status: str = ''            # how it ended, in one line
     first: int = 0              # its first epoch, as a row
     kept: int | None = None     # row of the epoch whose weights were restored at its end
-    monitor: tuple[str, str] = ('valid_loss', 'min')    # column that decides on the best epoch, and what is better
+    monitor: tuple = ('valid_loss', 'min')    # column that decides on the best epoch, and what is better
     shown_in: int | None = None     # the cell that already shows it: `learn.fit(3)` shows its table once
 
 # %% ../../nbs/loop/07_history.ipynb #8fb29f40
@@ -99,16 +99,12 @@ class History:
         self.epoch_rows: list[dict] = []
         self.valid_rows: list[dict] = []
         self.ends: list[int] = []               # number of batches at the end of each epoch
-        self.flags: list[list] = []             # (batches so far, what happened then), see `flag`
+        self.flags: list = []                   # (batches so far, what happened then), see `flag`
         self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
         self.latest = Latest()
 
     # written by the loop
-
-    def add_valid(self, row: Mapping) -> None:
-        "Record a validation pass: 'epoch', 'step', and `valid_*` → number"
-        self.valid_rows.append({'batch': self.n_steps, **row})
 
     def add_epoch(self, row: dict) -> None:
         "Record an epoch; warns about a column's first nan"
@@ -166,6 +162,8 @@ class History:
         return by_column(self.valid_rows)
 
     def __len__(self): return len(self.epoch_rows)
+
+    def __dir__(self): return ['best', 'epochs', 'flag', 'flags', 'n_steps', 'plot', 'show', 'spikes', 'steps', 'valids']
 
     def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
         "Return the mean losses of the latest `n` training batches"

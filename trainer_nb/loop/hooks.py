@@ -227,8 +227,7 @@ class _Next:
 
     def __call__(self, *other):
         if len(other) > len(self.loss):
-            expected = 'nxt() or nxt(loss)' if self.loss else 'nxt()'
-            raise TypeError(f'nxt got {len(other)} value{"s" if other[1:] else ""}: expected {expected}')
+            raise TypeError(f'nxt got {len(other)} value: expected {"nxt() or nxt(loss)" if self.loss else "nxt()"}')
         start = perf_counter()
         try: return self.step(*(other or self.loss))
         except Exception as e:
@@ -339,13 +338,6 @@ class HookList(list):
     def _set(self, hooks):
         self[:], self.registered = _sorted(hooks), hooks        # the first may raise
         self.calls = Calls(self, self.calls.is_main, old=self.calls)
-
-    def replaced(self, others: dict[int, Hook]) -> 'HookList':  # others: id of a hook → the one in its place
-        "Return a list with other hooks in the same places"
-        res = HookList()
-        res.registered = [others.get(id(h), h) for h in self.registered]
-        res[:] = [others.get(id(h), h) for h in self]
-        return res
 
     def get(self, cls: type | str | Hook, default: object = ...) -> Any:
         "Return the first hook of a class, given by itself or by its name; raises KeyError without a default"

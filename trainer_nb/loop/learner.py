@@ -122,9 +122,8 @@ class Learner:
             self.requests: deque = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
-            if self.train_dl is train_dl and isinstance(train_dl, DataLoader) and bs not in (64, train_dl.batch_size):
-                warnings.warn(f'bs={bs} changes nothing in train_dl, a DataLoader with '
-                              f'batch_size={train_dl.batch_size}', stacklevel=3)
+            if bs != 64 and self.train_dl is train_dl and getattr(train_dl, 'batch_size', bs) != bs:
+                warnings.warn(f'bs={bs} changes nothing in train_dl, with its batch_size={train_dl.batch_size}', stacklevel=3)
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics: list = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)
@@ -490,7 +489,7 @@ class Learner:
     def lrs(self) -> list:     # numbers or 0-d tensors
         "Return the current learning rates of all param groups"
         groups = chain.from_iterable(o.param_groups for o in self._opts.values())
-        return [o.clone() if isinstance(o := g['lr'], Tensor) else o for g in groups]
+        return [g['lr'] for g in groups]
 
     def loader_for(self, data: object, shuffle: bool = False, tell: bool = False) -> Any:
         "Make a loader of what was passed as one"

@@ -134,9 +134,8 @@ def _options(cls, modules, lr):
     "The arguments of an optimizer: its rate, and `fused` where torch has that for the class on a GPU"
     res, inside = {} if lr is None else {'lr': lr}, nn.ModuleList(modules)
     is_sparse = any(getattr(m, 'sparse', False) for m in inside.modules())     # as its gradients will be
-    is_on_gpu = all(p.device.type in ('cuda', 'xpu', 'mps') and p.is_floating_point()
-                    for p in inside.parameters())
-    if cls in _FUSED and is_on_gpu and not is_sparse: res['fused'] = True
+    are_on_gpu = all(p.is_cuda and p.is_floating_point() for p in inside.parameters())
+    if cls in _FUSED and are_on_gpu and not is_sparse: res['fused'] = True
     return res
 
 # %% ../../nbs/loop/09_optim.ipynb #0pt1m003

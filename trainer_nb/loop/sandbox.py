@@ -23,7 +23,7 @@ from ..base import forget_iterator, listed
 from ..data import Pass, each, end_workers
 from .fit import Fit, Interrupts, Phase, Training
 from .history import History
-from .hooks import STEPS, Calls, CancelEpoch, Hook, MainProcessHook, points
+from .hooks import STEPS, Calls, CancelEpoch, Hook, HookList, MainProcessHook, points
 from .optim import parameters, trained
 from .snapshot import snapshot
 
@@ -168,7 +168,9 @@ def _copy_optimizers(learn):
 def _twin(learn, copies, asked):
     "Return a learner with the same parts, whose counters, history, requests and hooks are its own"
     twin = copy(learn)
-    twin.phase, twin.fitting, twin.hooks = Phase(), Fit(), learn.hooks.replaced(copies)
+    twin.phase, twin.fitting, twin.hooks = Phase(), Fit(), HookList()
+    for mine, theirs in (twin.hooks, learn.hooks), (twin.hooks.registered, learn.hooks.registered):
+        mine += [copies.get(id(h), h) for h in theirs]
     twin.fitting.state, twin.fitting.learn = 'running', twin
     twin.hooks.calls = Calls([o for o in twin.hooks if o in copies.values()], learn.is_main)
     twin.state, twin.world, twin.history = replace(learn.state), copy(learn.world), History()
