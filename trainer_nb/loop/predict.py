@@ -65,7 +65,6 @@ def about_step(batch: object, how: str) -> str:
             f'    def predict_step(batch, learn): return learn.model({inputs})\n'
             'and pass it to the learner, Learner(..., predict_step=predict_step)')
 
-# %% ../../nbs/loop/12_predict.ipynb #10c1bb1b
 def _joined(name, outputs):
     "Join the outputs of batches: rows of tensors, entries of lists, each field of a nesting; of others make a list"
     first = outputs[0]
@@ -81,6 +80,7 @@ def _joined(name, outputs):
     rows = zip(*(open_nesting(o)[0] for o in outputs), strict=True)
     return fields[1]([_joined(f'{name}[{i}]', o) for i, o in enumerate(rows)])
 
+# %% ../../nbs/loop/12_predict.ipynb #7fbe4093
 class Joined:
     "Outputs of several batches as one, on the host"
     def __init__(self, name: str):
