@@ -26,7 +26,8 @@ def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
         losses = [scale*(math.exp(-(e*k + i)*r.random()/50) + .3) for i in range(k)]
         h.columns.extend(k, {'train_loss': losses})
         row = {'valid_loss': losses[-1]*(1 + r.random()), f'valid_{metric}': r.random()}
-        h.valid_rows.append({'batch': h.n_steps, 'epoch': e, 'step': h.n_steps//2, **row})      # each step takes two batches
+        at = {'batch': h.n_steps, 'epoch': e, 'step': h.n_steps//2}       # each step takes two batches
+        h.valid_rows.append({**at, **row})
         h.add_epoch({'epoch': e, 'train_loss': sum(losses)/k, **row, 'time_s': 2.})
     return h
 

@@ -163,7 +163,8 @@ class History:
 
     def __len__(self): return len(self.epoch_rows)
 
-    def __dir__(self): return ['best', 'epochs', 'flag', 'flags', 'n_steps', 'plot', 'show', 'spikes', 'steps', 'valids']
+    def __dir__(self):
+        return ['best', 'epochs', 'flag', 'flags', 'n_steps', 'plot', 'show', 'spikes', 'steps', 'valids']
 
     def recent(self, n: int = 20) -> dict[str, float]:  # name of a loss → mean
         "Return the mean losses of the latest `n` training batches"
