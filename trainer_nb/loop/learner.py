@@ -123,7 +123,8 @@ class Learner:
             self.is_main = True                 # this process writes and shows
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if bs != 64 and self.train_dl is train_dl and getattr(train_dl, 'batch_size', bs) != bs:
-                warnings.warn(f'bs={bs} changes nothing in train_dl, with its batch_size={train_dl.batch_size}', stacklevel=3)
+                warnings.warn(f'bs={bs} changes nothing in train_dl, with its batch_size={train_dl.batch_size}',
+                              stacklevel=3)
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
             self.metrics: list = as_metrics(metrics)
             check_sets(sets_of(self.valid_dl), self.metrics)

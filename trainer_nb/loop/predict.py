@@ -88,7 +88,8 @@ class Joined:
 
     def add(self, x: object, sizes: set[int]) -> None:
         "Add a copy of the output of a batch of one of `sizes` samples"
-        if isinstance(x, Mapping): x = type(x)({k: o for k, o in x.items() if not hasattr(o, 'get_seq_length')})   # caches
+        if isinstance(x, Mapping):
+            x = type(x)({k: o for k, o in x.items() if not hasattr(o, 'get_seq_length')})   # caches
         elif hasattr(x, '__array__') and not isinstance(x, Tensor): x = torch.as_tensor(x)
         counts = sample_counts(x) or ([1] if isinstance(x, Tensor) else sizes)
         if sizes.isdisjoint(counts): raise ValueError(
