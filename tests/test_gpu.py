@@ -24,7 +24,6 @@ from trainer_nb.all import (
 )
 from trainer_nb.base import hashes
 from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
-from trainer_nb.loop import move
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')
@@ -507,7 +506,7 @@ def test_a_learner_on_the_host_moves():
         return make_learner(nn.Linear(16, 5), TensorLoader(*data(20), bs=BS), device='cpu', lr=.01)
     learn, stays = on_host(), on_host()
     for o in learn, stays: o.fit(1)
-    move(learn, DEVICE)
+    learn.move(DEVICE)
     for o in learn, stays: o.fit(1)
     held = [*learn.model.parameters(), *(v for s in learn.opt.state.values() for v in s.values() if v.ndim)]
     assert len(held) == 6 and all(o.device == DEVICE for o in held)

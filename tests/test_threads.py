@@ -23,7 +23,7 @@ FREE = {'describe_hooks', 'get_hook', 'provider', 'request', 'stop', 'lrs', 'sho
 
 # parts of the loop itself
 PARTS = {'train_step', 'eval_step', 'predict_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad',
-         'is_own', 'check_thread', 'apart', 'cancel', 'clear_grads', 'explain', 'loader_for', 'move', 'step_of'}
+         'is_own', 'check_thread', 'cancel', 'clear_grads', 'explain', 'loader_for', 'move', 'step_of'}
 
 def verbs():
     learn = make_learner()

@@ -76,7 +76,7 @@ def test_a_bug_of_the_library_shows_where_it_is():
     learn.world = None
     e = raised(learn)
     assert [o for o in names(e.__traceback__) if o[0] == 'ours'] == [('ours', 'fit'), ('ours', 'begin')]
-    assert [name for _, name in names(e.full_traceback)] == ['fit', '_run', 'run', 'begin']
+    assert [name for _, name in names(e.full_traceback)] == ['fit', 'run', 'run', 'begin']
 
 def test_the_whole_traceback_can_be_shown(monkeypatch):
     e = raised(make_learner(Broken()))
@@ -84,7 +84,7 @@ def test_the_whole_traceback_can_be_shown(monkeypatch):
     for given in (e,), ():
         monkeypatch.setattr(sys, 'last_value', e, raising=False)
         with redirect_stdout(io.StringIO()) as out: show_error(*given)
-        for name in 'fit', '_run', 'run', '_call_impl', 'forward', 'deeper', 'Oops: in the model':
+        for name in 'fit', 'run', '_call_impl', 'forward', 'deeper', 'Oops: in the model':
             assert name in out.getvalue()
     assert names(e.__traceback__) == before
     with pytest.raises(Oops) as again: raise e.with_traceback(e.full_traceback)

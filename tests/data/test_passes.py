@@ -172,7 +172,7 @@ def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path, load):
         learn = make(1)
         learn.load(tmp_path/'state.pt')
     first, learn.train_dl = learn.train_dl, batches(40)
-    why = 'train_dl was replaced in the middle of a pass, after 2 of 5 batches: put the first one back'
+    why = 'train_dl was replaced in the middle of a pass, after 2 batches: put the first one back'
     with pytest.raises(ValueError, match=why): learn.resume()
     learn.train_dl = first
     learn.resume()

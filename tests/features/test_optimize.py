@@ -149,7 +149,7 @@ def test_what_hooks_record_stands_beside_its_batch():
     assert str(steps['i']) == str([float(i) if i % 3 == 0 else math.nan for i in kept])
     assert str(steps['t']) == str([float(i) if i % 3 == 1 else math.nan for i in kept])
     learn.record('i', 1.)           # outside of a fit there is no batch
-    with pytest.raises(ValueError, match='name of a column'):
+    with pytest.raises(ValueError, match='`lr` cannot be recorded'):
         learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: learn.record('lr', 1.))])
 
 

@@ -111,7 +111,8 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
 @pytest.mark.parametrize('point, f, error, message, note', [
     ('do_step', lambda learn, nxt: nxt(None), TypeError, r'nxt got 1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
     ('do_opt_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),
-    ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'the loss is a NoneType', 'hook Mine, `do_backward`'),
+    ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'the loss is a NoneType',
+     'the loss that hook Mine passed on'),
     ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'does not require grad',
      'the loss that hook Mine passed on'),
     ('do_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),

@@ -57,7 +57,7 @@ def test_looks_follow_to_another_way(tmp_path):
     drawn = plot.chart(data, log=False).svg()
     assert drawn == Plot().chart(data, log=False).svg()
     n = learn.history.ends[0]
-    assert learn.history.flags == [(n, f'rewound from batch {3*n}')]
+    assert learn.history.flags == [[n, f'rewound from batch {3*n}']]
     assert learn.history.plot() and f'rewound from batch {3*n}' in drawn
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):

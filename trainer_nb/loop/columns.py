@@ -137,6 +137,7 @@ class Columns:
         "Add `n` batches at once"
         self._settle()
         self.arriving = [(self.values, name, self.n, array('d', o), None) for name, o in values.items()]
+        self._take()
         self.n += n
 
     def replace(self, name: str, start: int, values: Iterable[float]) -> None:
@@ -317,19 +318,20 @@ class Accumulator:
         totals = columns.totals(names)
         if world.size > 1: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
         res = {k.removeprefix(self.prefix): total/w if w else math.nan for k, (total, w) in zip(names, totals)}
-        last = {k: res.pop(k) for k in self.returned if k in res}
         for m, of_set, o in self.objects.values():
             if m.name in self.left_out: continue
             n = sum(world.all_gather(sum(v for v in columns.fetch(f'n {of_set}', columns.start) if v == v)))
             for name, v in m.call(lambda: m.columns(o.compute())).items():
                 if name in res: raise _double(name, m)
                 found.setdefault(name, []).append((float(v), n))
-                if of_set: last[self._name(name, of_set)] = float(v)
+                if of_set: res[self._name(name, of_set)] = float(v)
         for name, pairs in found.items():
             n = sum(n for _, n in pairs)
             res[name] = pairs[0][0] if len(pairs) == 1 else sum(v*n for v, n in pairs)/n if n else math.nan
-        res = {**res, **{k: v for k, v in last.items() if k not in res}}
-        return dict(sorted(res.items(), key=lambda o: any(o[0].startswith(f'{s}_') for s in self.sets if s)))
+        def place(o):       # set by set, what the step returned last
+            i, s = max(((i, s) for i, s in enumerate(self.sets) if o[0].startswith(f'{s}_')), default=(-1, ''))
+            return i, o[0].removeprefix(f'{s}_') in self.returned
+        return dict(sorted(res.items(), key=place))
 
     def running(self, is_alone: bool = True) -> dict[str, float]:
         "Compute the means so far of all but losses, on this rank, for a live display, without large metric objects"

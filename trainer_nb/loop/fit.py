@@ -27,8 +27,8 @@ from trainer_nb.data import (
 from .columns import COLUMNS_KINDS, Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
-from .mistakes import check_first, check_untrained
-from .optim import check_names, check_shared, lr_names, named_parts, set_lr, trained
+from .mistakes import check_first
+from .optim import check_names, check_shared, check_untrained, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
 from trainer_nb.loop.snapshot import (
     get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
@@ -263,11 +263,10 @@ class Phase:
 
     def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
-        learn = self.learn
         if self.sums is None: return
         rates = {name: kept(g['lr']) for name, g in self.groups}
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
-                      counts=self.n > 0 or learn.world.size == 1)
+                      counts=self.n > 0 or self.learn.world.size == 1)
         self.recorded = {}
 
     def count(self) -> None:
@@ -276,9 +275,8 @@ class Phase:
 
     def drop(self) -> None:
         "Forget a batch that was cancelled"
-        learn = self.learn
         self.recorded = {}
-        learn.cancel('step')
+        self.learn.cancel('step')
 
     def make_room(self, e: BaseException) -> None:
         "Release a batch that ran out of memory, and note in the error what was in use and what helps"
@@ -367,8 +365,7 @@ class Training(Phase):
 
     def step_with_closure(self) -> None:
         "Step an optimizer that evaluates the loss again; raises ValueError for a step that yields"
-        learn = self.learn
-        opt = learn.opt
+        opt = self.learn.opt
         if self.generator is not None: raise ValueError(
             f'{type(opt).__name__} evaluates the loss again, which a step that yields cannot do: return a dict')
         opt.step(self._evaluate)
@@ -412,11 +409,10 @@ class Validation(Phase):
     "A pass over validation data, or a prediction"
     def receive(self) -> None:
         "The same for a loss that may be a number, as no backward starts from it"
-        learn = self.learn
         super().receive()
         if self.loss is None: return
         if not isinstance(self.loss, Tensor) and is_number(self.loss):
-            self.loss = torch.tensor(float(self.loss), device=learn.device)
+            self.loss = torch.tensor(float(self.loss), device=self.learn.device)
         check_loss(self.loss, training=False)
 
 # %% ../../nbs/loop/11_fit.ipynb #4148b4d4
@@ -540,7 +536,7 @@ class Fit:
         self.fire_first()
         self._restore_rng()
 
-    def fire_first(self):
+    def fire_first(self) -> None:
         "Switch the model to training mode, and fire `before_fit`, which may switch parts back"
         learn = self.learn
         modules = trained(learn)
@@ -742,8 +738,7 @@ class Fit:
 
     def rank_state(self, learn: Any) -> dict:
         "Return the state of this rank alone, where several train together"
-        at = self.rng_states
-        if at is None: at = rng_states(learn.train_dl, learn.valid_dl)
+        at = self.rng_states or rng_states(learn.train_dl, learn.valid_dl)
         columns = learn.history.columns
         res = {'rng_states': at, **{k: self._state_of(k) for k in ('train', 'valid')},
                'columns': columns.state_dict(columns.start),

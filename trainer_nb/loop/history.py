@@ -99,7 +99,7 @@ class History:
         self.epoch_rows: list[dict] = []
         self.valid_rows: list[dict] = []
         self.ends: list[int] = []               # number of batches at the end of each epoch
-        self.flags: list = []                   # (batches so far, what happened then), see `flag`
+        self.flags: list = []                   # [batches so far, what happened then], see `flag`
         self.spikes: list[dict] = []    # batches with far too large losses or gradients, see `SpikeGuard`
         self.returned: dict[str, None] = {}     # numbers that steps return beside their losses
         self.latest = Latest()
@@ -274,7 +274,7 @@ class History:
         "Draw losses, metrics and learning rates by training batch"
         return Plot().chart(self.plot_data(), log=log).figure()
 
-def flags_of(history: History) -> list[tuple[int, str]]:
-    "Return what happened, as (batches so far, text), with the batches that `SpikeGuard` skipped"
+def flags_of(history: History) -> list[list]:
+    "Return what happened, as [batches so far, text], with the batches that `SpikeGuard` skipped"
     skipped = [o for o in history.spikes if o['action'] == 'skip']
-    return [*history.flags, *((o['batch'], f'skipped a batch, {o["why"]} {o[o["why"]]:.4g}') for o in skipped)]
+    return [*history.flags, *([o['batch'], f'skipped a batch, {o["why"]} {o[o["why"]]:.4g}'] for o in skipped)]

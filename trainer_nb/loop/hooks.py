@@ -227,7 +227,8 @@ class _Next:
 
     def __call__(self, *other):
         if len(other) > len(self.loss):
-            raise TypeError(f'nxt got {len(other)} value: expected {"nxt() or nxt(loss)" if self.loss else "nxt()"}')
+            raise TypeError(f'nxt got {len(other)} value{"s"*(len(other) > 1)}: '
+                            f'expected {"nxt() or nxt(loss)" if self.loss else "nxt()"}')
         start = perf_counter()
         try: return self.step(*(other or self.loss))
         except Exception as e:

@@ -573,6 +573,7 @@ class Learner:
     @contextmanager
     def added_hooks(self, *hooks: Hook) -> Iterator['Learner']:
         "Add hooks within a `with` block: `with learn.added_hooks(h): ...`"
+        self.check_thread()
         self.hooks.add(*hooks)
         try: yield self
         finally:
@@ -589,7 +590,8 @@ class Learner:
         It has a line for each event or step. A notebook displays it; a click on a line shows its
         hooks one by one, with the reasons. In a script: `print(learn.describe_hooks())`.
         """
-        return HookTable(self.calls, skip=('before_valid', 'after_valid') if self.valid_dl is None else (), all=all)
+        skip = ('before_valid', 'after_valid') if self.valid_dl is None else ()
+        return HookTable(Calls(self.hooks, self.is_main, self.calls), skip, all)
 
     # where it is
 
@@ -651,13 +653,12 @@ class Learner:
         In `after_valid` it becomes a value of the validation pass and its epoch; in `after_epoch`
         one of the epoch.
         """
-        fit = self.fitting
-        is_valid = isinstance(self.phase, Validation)
+        fit, phase = self.fitting, self.phase
+        is_valid = isinstance(phase, Validation)
         if fit is not None and fit.row is not None and not is_valid:
             check_column(name, lr_names(self._opts))
             fit.row[name] = float(value)
             return
-        phase = self.phase
         if phase.pass_ is None and fit is not None and fit.train is not None: phase = fit.train
         if phase.sums is not None and (mean or not is_valid):
             taken = ['loss', *(m.name for m in self.metrics)] if mean else []

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['EVENT_NAMES', 'refuse_others', 'is_data', 'refuse_fit', 'missing_name', 'check_model', 'is_samples', 'float_dtype',
-           'check_first', 'check_untrained']
+           'check_first']
 
 # %% ../../nbs/loop/00_mistakes.ipynb #9c197cb3
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import getfullargspec
-from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ..base import did_you_mean, listed
+from ..base import did_you_mean
 
 # %% ../../nbs/loop/00_mistakes.ipynb #ce450dd0
 def _by_name(table):
@@ -178,7 +177,7 @@ def _check_column(pred, targ, loss_fn, loss):
 def check_first(learn: Any) -> None:
     "Refuse a first batch that trains without an error, but not as intended"
     pred, loss_fn = learn.pred, learn.loss_fn
-    result = learn.result if isinstance(learn.result, Mapping) else {}
+    result = learn.result or {}
     if not learn.phase.total and 'n' not in result:
         raise ValueError('the first batch of train_dl is empty: it has no samples. '
                          'Is a filter, a sampler or a collate function too strict?')
@@ -188,15 +187,3 @@ def check_first(learn: Any) -> None:
     is_cross_entropy = getattr(loss_fn, 'func', loss_fn) is F.cross_entropy
     if isinstance(loss_fn, nn.CrossEntropyLoss) or is_cross_entropy: _check_classes(pred, targ)
     else: _check_column(pred, targ, loss_fn, learn.loss)
-
-# %% ../../nbs/loop/00_mistakes.ipynb #7181d52a
-def check_untrained(learn: Any) -> None:
-    "Warn of parameters that got a gradient in the first batch and that no optimizer has"
-    groups = chain.from_iterable(opt.param_groups for opt in learn.opts.values())
-    held = set(chain.from_iterable(o['params'] for o in groups))
-    modules = [o for o in (learn.own_model, learn.own_loss_fn) if isinstance(o, nn.Module)]
-    named = chain.from_iterable(o.named_parameters() for o in modules)
-    found = [name for name, p in named if p.grad is not None and p not in held]
-    if found: warnings.warn(
-        f'no optimizer has {listed(found)}, which got a gradient: pass it to an optimizer, or '
-        'freeze it, requires_grad_(False)', stacklevel=2)

@@ -6,9 +6,10 @@
 __all__ = ['parameters', 'gradients', 'total_norm', 'load_optimizer', 'set_option', 'set_lr', 'lr_names', 'trained',
            'trained_parameters', 'trains_loss', 'owners', 'named_parts', 'named_parameters', 'matching', 'found_names',
            'ParamGroups', 'group_rates', 'check_names', 'make_optimizers', 'check_optimizers', 'check_shared',
-           'needs_closure', 'refuse_closures']
+           'check_untrained', 'needs_closure', 'refuse_closures']
 
 # %% ../../nbs/loop/09_optim.ipynb #82cc43ca
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import Parameter, signature
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from ..base import did_you_mean, listed
+from ..base import did_you_mean, entries, listed
 from .plan import as_rate
 
 # %% ../../nbs/loop/09_optim.ipynb #c0bd3dff
@@ -34,7 +35,7 @@ def gradients(opt: Optimizer) -> list[Tensor]:  # those that exist
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
     "Compute the 2-norm of all tensors together, 0-d, without waiting for a device"
-    return get_total_norm([o.detach() for o in tensors])
+    return get_total_norm([entries(o.detach()) for o in tensors])
 
 # %% ../../nbs/loop/09_optim.ipynb #0pt1m018
 def load_optimizer(opt: Optimizer, state: dict) -> None:
@@ -211,7 +212,7 @@ def make_optimizers(model: nn.Module, optim: Any = None, lr: Any = None,
                     loss_fn: Any = None) -> dict[str, Optimizer]:
     "Convert `optim` and `lr`, as `Learner` takes them, to a dict of optimizers by name"
     if not isinstance(optim, Mapping):
-        if isinstance(lr, Mapping) or callable(lr):
+        if isinstance(lr, Mapping):
             if isinstance(optim, (ParamGroups, Optimizer)): raise TypeError(
                 f'lr is a {type(lr).__name__}, from which the param groups are made, but optim is '
                 f'a {type(optim).__name__}, which has its own: pass the class of an optimizer')
@@ -267,6 +268,15 @@ def check_shared(opts: Mapping[str, Optimizer]) -> None:
             if (first := of.setdefault(p, name)) != name: raise ValueError(
                 f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, and the step '
                 'returns one loss for both: yield a loss for each, or give each parameter to one optimizer')
+
+# %% ../../nbs/loop/09_optim.ipynb #7181d52a
+def check_untrained(learn: Any) -> None:
+    "Warn of parameters that got a gradient in the first batch and that no optimizer has"
+    held = set(chain.from_iterable(map(parameters, learn.opts.values())))
+    found = [k for k, p in named_parameters(trained(learn)).items() if p.grad is not None and p not in held]
+    if found: warnings.warn(
+        f'no optimizer has {listed(found)}, which got a gradient: pass it to an optimizer, or '
+        'freeze it, requires_grad_(False)', stacklevel=2)
 
 # %% ../../nbs/loop/09_optim.ipynb #1ad8b530
 def needs_closure(opt: Optimizer) -> bool:

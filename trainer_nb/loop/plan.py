@@ -32,7 +32,7 @@ def fit_rates(lr: Any, opts: Mapping) -> dict:
     "Return the learning rates of a fit by names of optimizers; raises TypeError or ValueError"
     if lr is None: return {}
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(opts, lr)
-    if not rates or callable(lr) or rates.keys() - opts.keys(): raise ValueError(
+    if not rates or rates.keys() - opts.keys(): raise ValueError(
         f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the others '
         f'keep their ratio, or a dict of them by optimizer ({list(opts)}); rates by names of parameters make the param '
         'groups of a new learner, Learner(lr=...)')

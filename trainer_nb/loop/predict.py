@@ -76,7 +76,11 @@ def _joined(name, outputs):
     # a detector's targets are often a tuple of dicts
     is_listed = isinstance(first, list) or type(first) is tuple and isinstance([*first, None][0], Mapping)
     if is_listed: return [o for output in outputs for o in output]
-    if first is None or (fields := open_nesting(first)) is None: return None if first is None else outputs
+    if first is None or (fields := open_nesting(first)) is None: return None if first is None else [*outputs]
+    if isinstance(first, Mapping):
+        if any(o.keys() != first.keys() for o in outputs): raise ValueError(
+            f'{name} of some batches lack keys that others have: return the same from each')
+        outputs = [{k: o[k] for k in first} for o in outputs]
     rows = zip(*(open_nesting(o)[0] for o in outputs), strict=True)
     return fields[1]([_joined(f'{name}[{i}]', o) for i, o in enumerate(rows)])
 

@@ -145,4 +145,4 @@ class RecordTail(Tail):
             for k, v in _revised(row).items():
                 if k in h.columns.names(): h.columns.replace(k, first, v[:h.n_steps - first])
         elif kind == 'flags' and isinstance(flags := row.get('flags'), list):
-            h.flags = [(at, printable(text)) for at, text in filter(_is_flag, flags)]
+            h.flags = [[at, printable(text)] for at, text in filter(_is_flag, flags)]
