@@ -60,7 +60,7 @@ def test_parameters_that_no_optimizer_has_are_told_once(recwarn):
     learn.fit(1)
     learn.fit(1)
     [text] = [str(o.message) for o in recwarn if 'no optimizer has' in str(o.message)]
-    assert '3.weight, 3.bias, weight and 1 more, which got a gradient' in text
+    assert '3.weight, 3.bias, loss_fn.weight and 1 more, which got a gradient' in text
     model[3].requires_grad_(False)
     loss_fn.requires_grad_(False)
     for p in *model.parameters(), *loss_fn.parameters(): p.grad = None

@@ -10,7 +10,7 @@ import math, warnings
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain, product
+from itertools import chain, product, repeat
 from threading import get_ident
 from typing import Any
 
@@ -27,7 +27,7 @@ CHUNK = 256     # batches that are packed together
 
 def _sent(values):
     "Return an array of numbers; or a tensor on its way to the host, and the event after which it is there"
-    if not any(isinstance(o, Tensor) for o in values): return array('d', values), None
+    if not any(issubclass(o, Tensor) for o in {*map(type, values)}): return array('d', values), None
     t = stack_scalars(values)
     if not t.is_cuda: return t.to('cpu', torch.float64), None
     res = torch.empty(len(t), dtype=torch.float64, pin_memory=True).copy_(t, non_blocking=True)
@@ -83,7 +83,7 @@ class Columns:
         first, rows, self.rows = self.n - len(self.rows), self.rows, []
         for store, fill, found in zip((self.values, self.weights), (math.nan, 0.), zip(*rows)):
             for name in dict.fromkeys(chain.from_iterable(found)):
-                self.arriving.append((store, name, first, *_sent([o.get(name, fill) for o in found])))
+                self.arriving.append((store, name, first, *_sent([*map(dict.get, found, repeat(name), repeat(fill))])))
         if not any(event for *_, event in self.arriving): self._take()
 
     def _take(self):
@@ -245,21 +245,16 @@ class Accumulator:
         values, weights, prefix = {}, {}, self.prefix
         is_sum = self.is_sum or result.get('reduction') == 'sum'
         n, weight = kept(n), kept(n if is_sum else weight)
-        def put(name, v):
+        for name in losses: self.losses[prefix + name] = None
+        if not self.others.issuperset(result): losses = {**losses, **self._numbers(result, {*losses, *recorded})}
+        for name, v in losses.items():
             if is_sum: v = v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples
             values[prefix + name], weights[prefix + name] = v, weight
-        for name, loss in losses.items():
-            put(name, loss)
-            self.losses[prefix + name] = None
-        if not self.others.issuperset(result):
-            for name, value in self._numbers(result).items():
-                if prefix + name in values or name in recorded: self._leave_out(name)    # another value has that column
-                else: put(name, value)
         values |= rates
         for name, (value, has_mean) in recorded.items():
             values[name] = value
             if has_mean: weights[name] = n
-        of_pass = {f'n {of_set}': n}
+        of_pass = {f'n {of_set}': n} if self.objects else {}
         if self.metrics and counts: self._measure(result, n, of_set, of_pass, weights)
         values |= of_pass
         for column in [*weights] if of_set else ():
@@ -274,7 +269,7 @@ class Accumulator:
         for m in self.metrics:
             if may_miss and not {m.pred, m.targ} <= result.keys(): self.left_out.add(m.name)
             if m.name in self.left_out: continue
-            pred, targ = (o.detach() if type(o) is Tensor else map_tensors(Tensor.detach, o) for o in m.inputs(result))
+            pred, targ = map(_detached, m.inputs(result))
             if m.is_object:
                 m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
                 continue
@@ -292,7 +287,7 @@ class Accumulator:
                 if column in self.losses or column in values: raise _double(name, m)
                 values[column], weights[column] = kept(o), weight
 
-    def _numbers(self, result):
+    def _numbers(self, result, taken):
         "Return the numbers that the step returned beside its loss; a key is judged at its first value"
         res = {}
         for name, value in result.items():
@@ -301,7 +296,7 @@ class Accumulator:
                 f'the step returned a number as {name!r} before and now a {type(value).__name__}: '
                 f'the column of {name!r} ends here; return a 0-d float tensor for each batch, or none', stacklevel=2)
             is_column = name in self.returned or isinstance(name, str) and name not in self.inputs()
-            if is_number(value) and is_column: self.returned[name], res[name] = None, kept(value)
+            if is_number(value) and is_column and name not in taken: self.returned[name], res[name] = None, kept(value)
             else: self._leave_out(name)
         return res
 
@@ -363,6 +358,8 @@ class Accumulator:
 # %% ../../nbs/loop/06_columns.ipynb #b34cf945
 def _double(name, metric): return ValueError(
     f'two columns are called `{name}`, the second one in metric `{metric.name}`: name one, Metric(f, name=...)')
+
+def _detached(x): return x.detach() if type(x) is Tensor else map_tensors(Tensor.detach, x)
 
 _SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
 

@@ -393,7 +393,7 @@ class Training(Phase):
 
     def count(self) -> None:
         "Count a finished batch"
-        super().count()
+        self.pass_.n += 1
         self.learn.state.increment_batch(self.total, self.stepped)
 
     def drop(self) -> None:
