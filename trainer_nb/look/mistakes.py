@@ -138,6 +138,9 @@ _KNOWN = [      # (words of an error, what to do: a text, or a function of what 
     ('Expected more than 1 value per channel',
      'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
      'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one'),
+    ('does not require grad', lambda o: None if o.learn.training else
+     'validation and prediction run without gradients; a step that needs them computes under '
+     '`with torch.enable_grad():`'),
     ('BFloat16', 'NumPy has no bfloat16: pass pred.float() there'),
     ("argument 'target'|must be Tensor|has no attribute", _texts),
     (r'to have \d+ channels', _channels_last),

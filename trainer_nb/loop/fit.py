@@ -146,9 +146,6 @@ class Phase:
             set_opt_modes(learn.opts.values(), self.training)
             with torch.set_grad_enabled(self.training): yield self
         except Exception as e:
-            if not self.training and 'does not require grad' in str(e): e.add_note(
-                'validation and prediction run without gradients; '
-                'a step that needs them computes under `with torch.enable_grad():`')
             if not isinstance(e, Cancel) and not _is_placed(e):
                 learn.explain(e)
                 note_place(e, f'raised {self.place()}', self.batch)

@@ -26,12 +26,9 @@ def as_inputs(x: object, dtype: torch.dtype | None) -> Any:
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
 # %% ../../nbs/loop/12_predict.ipynb #2184c1e2
-class _InBatches:
-    "Batches of inputs that `prepare` makes of rows, texts or paths when they are read"
-    def __init__(self, prepare, data, bs): self.prepare, self.data, self.bs = prepare, data, bs
-    def __len__(self): return -(-len(self.data)//self.bs)
-    def __iter__(self):
-        for i in range(0, len(self.data), self.bs): yield self.prepare(self.data[i:i + self.bs])
+def _in_batches(prepare, data, bs):
+    "Yield batches of inputs that `prepare` makes of rows, texts or paths"
+    for i in range(0, len(data), bs): yield prepare(data[i:i + bs])
 
 def predict_loader(learn: Any, data: tuple) -> tuple:
     "Return a loader of what `predict` got; 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
@@ -49,8 +46,8 @@ def predict_loader(learn: Any, data: tuple) -> tuple:
     if (is_frame or is_listed) and not has_own:
         found = (getattr(o, 'inputs', None) for o in learn.objects.values())
         prepare = next(filter(callable, found), None)
-        if prepare is not None: return _InBatches(prepare, x, learn.bs), 'inputs'
-    if is_listed or is_frame and has_own: return _InBatches(lambda rows: (rows,), x, learn.bs), 'bare'
+        if prepare is not None: return _in_batches(prepare, x, learn.bs), 'inputs'
+    if is_listed or is_frame and has_own: return _in_batches(lambda rows: (rows,), x, learn.bs), 'bare'
     if isinstance(x, Mapping):       # copied, as a step may write to it in place
         return [map_tensors(Tensor.clone, as_inputs(x, dtype) if type(x) is dict else x)], ''
     is_bare = isinstance(x, Tensor) or hasattr(x, '__array__')
