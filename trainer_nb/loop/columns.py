@@ -91,7 +91,7 @@ class Columns:
         for store, name, first, values, event in self.arriving:
             if event is not None: event.synchronize()
             column = store.setdefault(name, array('d'))
-            column += self._gap(store, first - self._first(store, name) - len(column))
+            if n := first - self._first(store, name) - len(column): column += self._gap(store, n)
             column += values if isinstance(values, array) else _as_array(values)
         self.arriving = []
 
@@ -106,7 +106,8 @@ class Columns:
 
     def _slice(self, store, name, start, n):
         res = store.get(name, array('d'))[max(start - self._first(store, name), 0):]
-        return res + self._gap(store, n - start - len(res))
+        if (missing := n - start - len(res)) > 0: res += self._gap(store, missing)
+        return res
 
     @property
     def n_arrived(self) -> int:

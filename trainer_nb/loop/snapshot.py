@@ -132,6 +132,7 @@ def get_modes(*modules: nn.Module) -> dict[nn.Module, bool]:
 def set_modes(modes: dict) -> None:
     "Restore what `get_modes` returned"
     for m, training in modes.items():
+        if m.training == training: continue
         if 'training' in vars(m): vars(m)['training'] = training    # without torch's search for parameters
         else: m.training = training
 
