@@ -277,15 +277,14 @@ class Accumulator:
             if m.is_object:
                 m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
                 continue
-            value, weight = m.call(m.f, pred, targ), n
+            if m.with_count is None: value, weight = m.call(m.f, pred, targ), n
+            else: value, weight = map(kept, m.call(m.with_count, pred, targ))
             is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
             entries = {m.name: value} if is_single else m.columns(value)
             before = self.entries.setdefault(m.name, [*entries])
             if [*entries] != before: raise ValueError(
                 f'metric `{m.name}` returned {", ".join(entries) or "nothing"}, but {", ".join(before)} before: '
                 'expected the same for each batch')
-            if m.n_counted is not None and type(targ) is Tensor:        # 'n' weights the loss
-                weight = kept(m.n_counted(targ))
             for name, o in entries.items():
                 column = self.prefix + name
                 if column in self.losses or column in values: raise _double(name, m)
@@ -363,7 +362,9 @@ class Accumulator:
 def _double(name, metric): return ValueError(
     f'two columns are called `{name}`, the second one in metric `{metric.name}`: name one, Metric(f, name=...)')
 
-def _detached(x): return x.detach() if type(x) is Tensor else map_tensors(Tensor.detach, x)
+def _detached(x):
+    if type(x) is not Tensor: return map_tensors(Tensor.detach, x)
+    return x.detach() if x.requires_grad else x
 
 _SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
 

@@ -244,13 +244,12 @@ class Phase:
 
     def receive(self) -> None:
         "Check what the step left, read the weight of its loss, and fire `after_pred` if that has not happened"
-        learn = self.learn
         if self.generator is None:
             if self.result is None: raise TypeError(
-                f'do_step of {", ".join(c.hook.name for c in self.at["do_step"]) or type(learn).__name__} left no '
+                f'do_step of {", ".join(c.hook.name for c in self.at["do_step"]) or type(self.learn).__name__} left no '
                 'result: call nxt(), or set learn.loss and learn.result')
             if not self.has_pred:
-                for f in self.at['after_pred']: f(learn)
+                for f in self.at['after_pred']: f(self.learn)
         self.weight = loss_weight(self.result, self.n)
 
     def check_any(self, name: str) -> None:
@@ -353,7 +352,7 @@ class Training(Phase):
         "Step optimizers, unless a hook holds one back, and clear their gradients"
         learn = self.learn
         for name in names:
-            learn.opt_name = name
+            if learn.opt_name != name: learn.opt_name = name        # a learner checks what is assigned
             stepped = self.do['do_opt_step']()
             if stepped is None: raise TypeError(
                 'do_opt_step returned None: return whether the optimizer stepped; in a hook, what nxt() returned')

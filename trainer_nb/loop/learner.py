@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from trainer_nb.base import (
-    backward, check_seed, default_device, folded, opt_step, rng_state, set_rng_state, set_seed, to_device,
-    with_comments
+    backward, check_seed, default_device, folded, opt_step, rng_state, sample_counts, set_rng_state, set_seed,
+    to_device, with_comments
 )
 from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
 from .columns import check_column
@@ -40,7 +40,7 @@ from .plan import Plan, StepState, as_rate, fit_rates
 from .predict import Joined, about_step, as_inputs, predict_loader
 from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
-from .steps import as_step, check_loss, needed_names, unpack
+from .steps import as_step, check_loss, kept, needed_names, unpack
 from .world import World
 
 # %% ../../nbs/loop/14_learner.ipynb #e9edde74
@@ -372,7 +372,7 @@ class Learner:
                         is_own = not (phase.is_default or self.is_own('predict_step'))
                         if is_own: e.add_note(about_step(phase.batch, how))
                         raise
-                    sizes = {phase.n, int(phase.result.get('n', phase.n))}
+                    sizes = {*sample_counts(phase.batch), phase.n, int(phase.result.get('n', phase.n))}
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.count()
@@ -657,13 +657,13 @@ class Learner:
         is_valid = isinstance(phase, Validation)
         if fit is not None and fit.row is not None and not is_valid:
             check_column(name, lr_names(self._opts))
-            fit.row[name] = float(value)
+            fit.row[name] = float(kept(value))
             return
         if phase.pass_ is None and fit is not None and fit.train is not None: phase = fit.train
         if phase.sums is not None and (mean or not is_valid):
             taken = ['loss', *(m.name for m in self.metrics)] if mean else []
             check_column(name, lr_names(self._opts) + taken)
-            phase.recorded[name] = value.detach().clone() if isinstance(value, Tensor) else value, mean
+            phase.recorded[name] = kept(value), mean
 
     # what the façade above all wings fills in
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['accuracy', 'as_scores', 'Metric', 'check_sets', 'as_metrics', 'reset_copy', 'object_state', 'load_object_state',
-           'good_values', 'as_mode', 'check_monitored', 'is_skipped', 'rank', 'best_row', 'is_better']
+           'good_values', 'as_mode', 'check_monitored', 'is_skipped', 'rank', 'best_row']
 
 # %% ../../nbs/loop/05_metrics.ipynb #1b52d471
 import math, re
@@ -28,19 +28,22 @@ def accuracy(
     targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
 ) -> Tensor:       # fraction correct, 0-d float in [0, 1]; nan if no target counts
     "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
+    return _accuracy(pred, targ)[0]
+
+def _accuracy(pred, targ):
+    "Return the accuracy, and the number of targets that count"
     ids = targ.squeeze(1) if pred.ndim == targ.ndim > 1 == targ.size(1) else targ
-    if pred.ndim < 2 or pred.size(1) < 2 or ids.shape != pred.shape[:1] + pred.shape[2:]:
+    if pred.ndim < 2 or pred.size(1) < 2 or ids.shape != (best := pred.argmax(1)).shape:
         raise ValueError(
             f'accuracy got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}: '
             'expected logits (n, n_classes, ...) and class ids (n, ...) or (n, 1, ...). '
             'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, '
             'or several classes in a sample, Metric(lambda pred, targ: ((pred.flatten() > 0) == '
             'targ.flatten()).float().mean(), name="accuracy"), with > .5 after a sigmoid')
-    return torch.count_nonzero(pred.argmax(1) == ids)/_n_ids(ids)
+    n = torch.count_nonzero(ids >= 0)       # the others are what cross_entropy ignores
+    return torch.count_nonzero(best == ids)/n, n
 
-def _n_ids(targ): return torch.count_nonzero(targ >= 0)     # the others are what cross_entropy ignores
-
-accuracy.n_counted = _n_ids     # targets that it is a mean over; without this attribute, samples
+accuracy.with_count = _accuracy     # for a mean over targets that count; without this attribute, over samples
 
 # %% ../../nbs/loop/05_metrics.ipynb #a5c0e002
 def as_scores(pred: object, targ: object) -> tuple:
@@ -76,7 +79,7 @@ class Metric:
             f'metric `{self.name}` of scikit-learn takes the targets first, and all of a pass: pass an object of '
             'torchmetrics, or call it after the fit, with learn.predict(dl, with_targs=True)')
         self.pred, self.targ, self.classes = pred, targ, classes
-        self.n_counted = getattr(plain, 'n_counted', None)
+        self.with_count = getattr(plain, 'with_count', None)
 
     def inputs(self, result: Mapping) -> tuple:
         "Return the two arguments of the metric in a step's result; raises KeyError"
@@ -210,8 +213,3 @@ def best_row(rows: Sequence[Mapping], monitor: str, mode: str, first: int = 0) -
     "Return the index of the best row of the epoch table from `first` on; None if none has a value"
     found = [i for i in range(first, len(rows)) if not math.isnan(rows[i].get(monitor, math.nan))]
     return min(found, key=lambda i: rank(rows[i][monitor], rows[i].get('valid_loss'), mode), default=None)
-
-def is_better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
-    "Return whether a value improves on the best one before, if any, by `min_delta`; nan does not"
-    if best is None: return not math.isnan(value)
-    return value < best - min_delta if mode == 'min' else value > best + min_delta

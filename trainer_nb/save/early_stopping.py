@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base import did_you_mean, format_value, map_tensors
 from trainer_nb.loop import (
-    Hook, Learner, as_count, as_mode, check_monitored, is_better, is_skipped, rank, set_opt_modes, trained
+    Hook, Learner, as_count, as_mode, check_monitored, is_skipped, rank, set_opt_modes, trained
 )
 from .snapshot import load_module_state, module_state
 
@@ -38,6 +38,11 @@ def has_column(who: str, monitor: str, row: dict) -> bool:
     if monitor in row or is_skipped(monitor, row): return monitor in row
     raise ValueError(f'{who} monitors {monitor!r}, but the columns are {", ".join(row)}.'
                      f'{did_you_mean(monitor, row)}')
+
+def _is_better(value, best, mode, min_delta):
+    "Return whether a value improves on the best one before, if any, by `min_delta`; nan does not"
+    if best is None: return not math.isnan(value)
+    return value < best - min_delta if mode == 'min' else value > best + min_delta
 
 def _index_of(rows, epoch): return max(i for i, row in enumerate(rows) if row['epoch'] == epoch)
 
@@ -71,7 +76,7 @@ class _BestWeights(Hook):
         "Judge the newest epoch, and keep its weights if it is the best; return whether it improves"
         rows, row = learn.history.epoch_rows, learn.history.epoch_rows[-1]
         def at(o): return rank(o[self.monitor], o.get('valid_loss'), self.mode)
-        better = is_better(row[self.monitor], self.best, self.mode, self.min_delta)
+        better = _is_better(row[self.monitor], self.best, self.mode, self.min_delta)
         is_tie = row[self.monitor] == self.best     # does not count as better, but its weights may be
         if better or is_tie and at(row) < at(rows[_index_of(rows, self.best_epoch)]):
             self.best, self.best_epoch = row[self.monitor], row['epoch']
