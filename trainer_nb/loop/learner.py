@@ -53,8 +53,8 @@ def _of_phase(name, doc):
 _ELSEWHERE = {      # what a learner of this library does not have, and what to do instead
     'lr': 'pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). learn.lrs() has all',
     'epochs': 'pass their number to fit, learn.fit(3)',
-    **dict.fromkeys(STEPS, 'override the method in a subclass of Learner, or wrap it in a hook, '
-                           'LambdaHook(do_opt_step=f) with f(learn, nxt)')}
+    **{o: 'override the method in a subclass of Learner, or wrap it in a hook, '
+          f'LambdaHook({o}=f) with f(learn, nxt)' for o in STEPS}}
 
 class Learner:
     "A model, its data, its optimizer, and the loop that trains it"
