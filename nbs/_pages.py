@@ -62,8 +62,8 @@ class Default(str):
 
 
 def docstring(sym):
-    "Return a docstring without the parameters of `with_comments`, which have their own table"
-    return (inspect.getdoc(sym) or '').split('Parameters:\n')[0].strip()
+    "Return a symbol's own docstring, without the parameters of `with_comments`, which have their own table"
+    return inspect.cleandoc(sym.__doc__ or '').split('Parameters:\n')[0].strip()
 
 
 def parameters(
