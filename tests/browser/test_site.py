@@ -130,10 +130,10 @@ def test_a_reference_page_opens_with_its_class(tab):
     "How it works is folded, and a link to a part of it unfolds it"
     top = '[...document.querySelectorAll("article h2")].slice(0, 2).map(o => o.getBoundingClientRect().top)'
     tab.set_viewport_size({'width': 1280, 'height': 900})
-    tab.goto((html/'loop/18_learner.html').as_uri())
+    tab.goto((html/'loop/14_learner.html').as_uri())
     assert tab.evaluate(top)[0] < 400 and tab.evaluate('document.querySelector("details.inner").open') is False
     tab.goto('about:blank')
-    tab.goto((html/'loop/18_learner.html').as_uri() + '#phase')
+    tab.goto((html/'loop/14_learner.html').as_uri() + '#other-steps')
     tab.wait_for_function('document.querySelector("details.inner").open')
 
 
@@ -148,8 +148,8 @@ FOUND = {       # what people type → the page that comes first
     'scheduler': 'features/06_schedule', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
     'transfer learning': 'lessons/07_pretrained', 'fine-tune': 'lessons/07_pretrained',
     'slow': 'tutorials/06_make_it_fast',
-    'kernel died': 'howto/10_the_kernel_died', 'f1': 'howto/04_torchmetrics', 'predict': 'loop/18_learner',
-    'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/18_learner', 'dataloader': 'data/04_loaders',
+    'kernel died': 'howto/10_the_kernel_died', 'f1': 'howto/04_torchmetrics', 'predict': 'loop/14_learner',
+    'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/14_learner', 'dataloader': 'data/04_loaders',
     'segmentation': 'lessons/04_segmentation', 'dice': 'lessons/04_segmentation', 'iou': 'lessons/04_segmentation',
     'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
     'top losses': 'look/03_results', 'onnx': 'howto/16_everyday', 'profiler': 'features/08_profile',
