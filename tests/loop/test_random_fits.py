@@ -141,6 +141,7 @@ def plain(c):  # dict
                     seen.append(loss.item())
                     return loss
                 lrs.append(opt.param_groups[0]['lr'])
+                closure()       # the loop evaluates once more, for the values of the batch
                 opt.step(closure)
                 losses.append(seen[0])
             else:
