@@ -294,7 +294,9 @@ def result(c):  # dict
     return {'weights': [t for m in modules for t in m.state_dict().values()], 'order': order.seen,
             'optimizers': [[v for p in o.state for v in o.state[p].values()] for o in opts],
             'random': [torch.get_rng_state(), numpy_state.tolist(), place, [*random.getstate()[1]]],
-            'counters': [s.epoch, s.batch_idx, s.optimizer_step, s.samples_seen, str(learn.cancelled or '')],
+            # changed by name: a cancelled batch, or one that `SpikeGuard` leaves out, counts no samples
+            'counters': [s.epoch, s.batch_idx, s.optimizer_step, str(learn.cancelled or ''),
+                         'skip' == c['spikes'] or c['incident'] == 'cancel step' or s.samples_seen],
             'rates': {k: v for k, v in h.steps.items() if k.startswith('lr')},
             'steps': {k: v for k, v in h.steps.items() if not k.startswith('lr')},
             'epochs': {k: v for k, v in h.epochs.items() if k != 'time_s'},

@@ -4,7 +4,7 @@ from torch import nn
 
 from common import batches, make_learner
 from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, Metric, accuracy, sweep
-from trainer_nb.loop import as_mode
+from trainer_nb.save import as_mode
 
 
 @pytest.mark.parametrize('name, values', [('F1', [.5, .7, .9, .8, .7]), ('MSE', [.5, .3, .1, .2, .3])])
@@ -16,11 +16,22 @@ def test_the_name_tells_which_values_are_better(name, values, tmp_path):
     learn.fit(5)
     assert stop.best_epoch == 2 and stop.best == keep.best()['metric'] == pytest.approx(values[2])
 
+def test_the_name_of_a_validation_set_does_not_count():
+    stop = EarlyStopping(2, monitor='valid_noisy_accuracy')
+    sets = {'noisy': batches(), 'other': batches()}
+    make_learner(nn.Linear(4, 3), batches(), sets, metrics=[accuracy], hooks=[stop]).fit(1)
+    assert stop.mode == 'max'
+
 def test_a_name_that_does_not_tell_needs_a_mode(tmp_path):
-    for wrong in (lambda: EarlyStopping(monitor='valid_depth'), lambda: Checkpoint(tmp_path, monitor='valid_depth'),
-                  lambda: sweep(print, 1, tmp_path/'s', n_epochs=1, monitor='valid_depth')):
-        with pytest.raises(ValueError, match="'valid_depth' does not tell .* pass mode='min' or mode='max'"): wrong()
-    assert EarlyStopping(monitor='valid_depth', mode='max').mode == 'max' and as_mode('min', 'valid_accuracy') == 'min'
+    def fit(*hooks):
+        metric = Metric(accuracy, name='accuracy_gap')
+        make_learner(nn.Linear(4, 3), batches(), batches(), metrics=[metric], hooks=hooks).fit(1)
+    column = 'valid_accuracy_gap'
+    for wrong in (lambda: fit(EarlyStopping(monitor=column)), lambda: fit(Checkpoint(tmp_path, monitor=column)),
+                  lambda: sweep(print, 1, tmp_path/'s', n_epochs=1, monitor=column)):
+        with pytest.raises(ValueError, match=f"'{column}' does not tell .* pass mode='min' or mode='max'"): wrong()
+    fit(EarlyStopping(monitor=column, mode='max'))
+    assert as_mode('min', 'valid_accuracy') == 'min'
     with pytest.raises(ValueError, match="mode is 'larger'"): as_mode('larger', 'valid_loss')
 
 @pytest.mark.parametrize('make', [

@@ -69,7 +69,7 @@ def test_only_numbers_that_mean_nothing_else():
         return {**res, **extra}
     metrics = [Metric(lambda a, b: a, name='doubled', pred='score', targ='temp'), accuracy]
     h = fitted(step, metrics=metrics)
-    names = {'loss', 'loss_ce', 'loss_reg', 'mse', 'doubled', 'accuracy'}       # a metric reads score and temp
+    names = {'loss', 'loss_ce', 'loss_reg', 'mse', 'n_right', 'doubled', 'accuracy'}    # a metric reads score and temp
     assert {o for o in h.epochs if o.startswith('train_')} == {f'train_{o}' for o in names}
 
 def test_a_sum_is_divided_as_the_loss_is():

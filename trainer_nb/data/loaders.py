@@ -158,7 +158,7 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
     if isinstance(data, tuple) and data and all(map(is_array, data)):
         return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
     if isinstance(data, IterableDataset): return DataLoader(data, batch_size=bs)
-    if isinstance(data, Dataset) or _is_hugging_face(data):
+    if isinstance(data, Dataset) or _is_hugging_face(data) or _is_map(data):
         return DataLoader(data, batch_size=bs, shuffle=shuffle)
     if is_array(data): raise TypeError(
         f'{type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), or (inputs,) '
@@ -166,6 +166,10 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
     if hasattr(data, '__iter__') or hasattr(data, '__getitem__'): return data
     raise TypeError('expected a loader, any iterable of batches, or a tuple of tensors; '
                     f'got {type(data).__name__}')
+
+def _is_map(data):
+    "Return whether it is a data set by its methods alone"
+    return hasattr(data, '__getitem__') and hasattr(data, '__len__') and not hasattr(data, '__iter__')
 
 def _is_hugging_face(data):
     "Return whether it is a Hugging Face dataset of tensors; raises TypeError for one of lists"

@@ -8,7 +8,7 @@ from .steps import (
     as_step, ignored_id, is_sum, loss_option, loss_weight, maker_of, needed_names, stack_scalars
 )
 from .metrics import (
-    Metric, accuracy, as_metrics, as_mode, as_scores, check_monitored, good_values, is_skipped, rank
+    Metric, accuracy, as_metrics, as_scores, check_monitored, is_skipped, rank
 )
 from .history import HISTORY_KINDS, History, flags_of
 from .optim import (

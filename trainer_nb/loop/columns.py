@@ -297,7 +297,7 @@ class Accumulator:
             if value is None or name in self.others: continue
             if name in self.returned and not is_number(value): warnings.warn(
                 f'the step returned a number as {name!r} before and now a {type(value).__name__}: '
-                f'the column of {name!r} ends here; return a 0-d float tensor for each batch, or none', stacklevel=2)
+                f'the column of {name!r} ends here; return a 0-d tensor for each batch, or none', stacklevel=2)
             is_column = name in self.returned or isinstance(name, str) and name not in self.inputs()
             if is_number(value) and is_column and name not in taken: self.returned[name], res[name] = None, kept(value)
             else: self._leave_out(name)

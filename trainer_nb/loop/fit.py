@@ -33,7 +33,7 @@ from .plan import RESUMABLE, Plan, StepState
 from trainer_nb.loop.snapshot import (
     get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
 )
-from .steps import DefaultResult, check_loss, is_number, is_sum, kept, loss_weight
+from .steps import DefaultResult, check_loss, is_number, is_sum, kept, loss_weight, n_samples
 
 # %% ../../nbs/loop/11_fit.ipynb #13d0beb1
 class TrainingInterrupted(KeyboardInterrupt):
@@ -107,7 +107,8 @@ class Phase:
         self.groups: list[tuple] = []                   # column of a learning rate, its param group
         self.next_due = math.inf                        # optimizer step at which something is due
         self.recorded: dict = {}                          # by `learn.record` for this batch: (value, has a mean)
-        self.n = self.total = 0                         # samples of the batch: on this rank, on all ranks
+        self.n = self.total = 0                         # samples of the batch: on this rank, on all ranks; until the
+                                                        # step has returned, as the loader tells
         self.stepped = False                            # whether an optimizer stepped
         self.in_eval: list[nn.Module] | None = None     # modules in evaluation mode when it was left, or covered
         self.clear()
@@ -250,6 +251,9 @@ class Phase:
                 'result: call nxt(), or set learn.loss and learn.result')
             if not self.has_pred:
                 for f in self.at['after_pred']: f(self.learn)
+            if self.n:          # 0: the batch only keeps the ranks in step
+                n = n_samples(self.result, self.n)
+                self.n, self.total = n, self.total + n - self.n
         self.weight = loss_weight(self.result, self.n)
 
     def check_any(self, name: str) -> None:
@@ -262,7 +266,7 @@ class Phase:
         if self.sums is None: return
         rates = {name: kept(g['lr']) for name, g in self.groups}
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
-                      counts=self.n > 0 or self.learn.world.size == 1)
+                      counts=self.n > 0)
         self.recorded = {}
 
     def count(self) -> None:
@@ -271,7 +275,7 @@ class Phase:
 
     def drop(self) -> None:
         "Forget a batch that was cancelled"
-        self.recorded = {}
+        self.recorded, self.n, self.total = {}, 0, 0
         self.learn.cancel('step')
 
     def make_room(self, e: BaseException) -> None:

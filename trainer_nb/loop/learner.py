@@ -372,7 +372,7 @@ class Learner:
                         is_own = not (phase.is_default or self.is_own('predict_step'))
                         if is_own: e.add_note(about_step(phase.batch, how))
                         raise
-                    sizes = {*sample_counts(phase.batch), phase.n, int(phase.result.get('n', phase.n))}
+                    sizes = {*sample_counts(phase.batch), int(phase.result.get('n', phase.n))}
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.count()
@@ -489,8 +489,7 @@ class Learner:
 
     def lrs(self) -> list:     # numbers or 0-d tensors
         "Return the current learning rates of all param groups"
-        groups = chain.from_iterable(o.param_groups for o in self._opts.values())
-        return [g['lr'] for g in groups]
+        return [g['lr'] for opt in self._opts.values() for g in opt.param_groups]
 
     def loader_for(self, data: object, shuffle: bool = False, tell: bool = False) -> Any:
         "Make a loader of what was passed as one"
@@ -528,7 +527,7 @@ class Learner:
         "Make a loader of what was assigned since, and refuse an empty one"
         dl = self.loader_for(getattr(self, name), shuffle)
         is_own = self.is_own('train_step') or not shuffle and self.is_own('eval_step')
-        loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} if sets_of(dl) else {name: dl}
+        loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} or {name: dl}
         for name, o in loaders.items():
             if adapter_of(o).parts and not is_own: raise TypeError(
                 f'{name} is {o}, whose batches are dicts by loader, which the default step cannot '

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['accuracy', 'as_scores', 'Metric', 'check_sets', 'as_metrics', 'reset_copy', 'object_state', 'load_object_state',
-           'good_values', 'as_mode', 'check_monitored', 'is_skipped', 'rank', 'best_row']
+           'check_monitored', 'is_skipped', 'rank', 'best_row']
 
 # %% ../../nbs/loop/05_metrics.ipynb #1b52d471
-import math, re
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -169,24 +168,6 @@ def load_object_state(o: object, state: Mapping) -> None:
     check_kinds(state, {k: dict.fromkeys(v, object) for k, v in object_state(o).items()}, 'the state of a metric')
     for k, m in (parts or {'': o}).items(): vars(m).update(deepcopy(state[k]))  # a collection shares tensors
 
-# %% ../../nbs/loop/05_metrics.ipynb #7de66483
-_GOOD = {       # names of values → which values are good
-    'min': 'loss|loss_.*|error|err|mae|mse|rmse|mape|perplexity|ppl|nll|wer|cer|fid',      # loss_d: of one of several
-    'max': 'accuracy|acc|top1|top5|precision|recall|f1|auc|auroc|ap|map|dice|iou|miou|r2|bleu|rouge|psnr|ssim|reward'}
-
-def good_values(column: str) -> str | None:
-    "Tell by the name of a column which values are good: 'min', 'max', or None"
-    found = [mode for mode, names in _GOOD.items()      # after the name of a validation set, if any
-             if re.fullmatch(f'(?!(.*_)?neg[a-z]*_)(.*_)?({names})', column.lower())]
-    return found[0] if len(found) == 1 else None
-
-def as_mode(mode: str | None, monitor: str | None) -> str:
-    "Return 'min' or 'max', which values of a column are better; None as `mode` tells by the name"
-    res = mode or good_values(monitor or 'loss')
-    if res in _GOOD: return res
-    what = f'mode is {mode!r}' if mode else f'the name {monitor!r} does not tell whether lower or higher is better'
-    raise ValueError(f"{what}: pass mode='min' or mode='max'")
-
 # %% ../../nbs/loop/05_metrics.ipynb #b99f3deb
 def check_monitored(who: str, monitor: str, learn: Any) -> None:
     "Refuse a column that the epoch table cannot have"
@@ -195,8 +176,7 @@ def check_monitored(who: str, monitor: str, learn: Any) -> None:
     known = ['_'.join(o) for o in product(('train', 'valid'), _names(sets_of(learn.valid_dl), learn.metrics))]
     is_open = (any(map(is_custom, learn.hooks)) or any(m.f is not accuracy for m in learn.metrics)
                or learn.own_loss_fn is None or any(map(learn.is_own, ('train_step', 'eval_step'))))
-    is_slip = monitor[6:].isalpha() and get_close_matches(monitor, known, cutoff=.95)      # other than f2 and f1
-    if monitor in known or is_open and monitor.startswith(('train_', 'valid_')) and not is_slip: return
+    if monitor in known or is_open and monitor.startswith(('train_', 'valid_')): return
     raise ValueError(f'{who} monitors {monitor!r}: expected a column such as {", ".join(known)}.'
                      f'{did_you_mean(monitor, known)}')
 

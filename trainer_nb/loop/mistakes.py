@@ -126,15 +126,16 @@ def check_model(model: object, loss_fn: object) -> None:
 
 # %% ../../nbs/loop/00_mistakes.ipynb #075e0944
 def is_samples(data: object) -> bool:
-    "Return whether it is a list of samples, with a number or another number of targets"
+    "Return whether it is a list of samples: with a number as target, with vectors of two lengths, or one vector twice"
     first = data[0] if isinstance(data, list) and data else None
+    if isinstance(first, Mapping): first = [*(v for k, v in first.items() if k != 'labels'), first.get('labels')]
     if not isinstance(first, (tuple, list)) or len(first) < 2: return False
     *inputs, targ = first
     if isinstance(targ, (int, float)) or getattr(targ, 'shape', None) == ():
         return all(getattr(o, 'shape', ()) for o in inputs)
     # a batch has as many targets as inputs; but ids and where texts begin are two lists of integers
     are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in first)
-    return are_vectors and len(first) == 2 and len(first[0]) != len(first[1])
+    return are_vectors and len(first) == 2 and (first[0] is targ or len(first[0]) != len(targ))
 
 def float_dtype(model: nn.Module) -> torch.dtype | None:
     "Return the floating-point dtype of a model's parameters"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['as_step', 'needed_names', 'unpack', 'stack_scalars', 'on_host', 'kept', 'loss_option', 'maker_of', 'ignored_id',
-           'is_sum', 'DefaultResult', 'loss_weight', 'is_number', 'check_loss']
+           'is_sum', 'DefaultResult', 'n_samples', 'loss_weight', 'is_number', 'check_loss']
 
 # %% ../../nbs/loop/03_steps.ipynb #86fc388f
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base import common_device
+from ..base import common_device, sample_counts
 
 # %% ../../nbs/loop/03_steps.ipynb #cacccc6f
 def as_step(f: Callable, learn: Any) -> Callable:
     "Make a step a function of the batch alone, as the loop calls it"
-    params = [p for p in signature(f).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    needed = [p for p in params if p.default is Parameter.empty or p.name == 'learn']
-    return partial(f, **{needed[1].name: learn}) if len(needed) > 1 else f
+    params = [p for p in signature(f).parameters.values() if p.kind <= p.VAR_POSITIONAL]
+    needed = [p for p in params if p.default is p.empty or p.name == 'learn']
+    takes_any = Parameter.VAR_POSITIONAL in [p.kind for p in params] and getattr(f, '__self__', None) is not learn
+    if len(needed) < 2 and not takes_any: return f
+    if needed[1:] and needed[1] is not params[1]: return partial(f, **{needed[1].name: learn})
+    return lambda batch: f(batch, learn)
 
 def needed_names(f: object) -> list[str]:
     "Return the names of the arguments that a call must give by place; none where nobody knows"
@@ -43,7 +46,7 @@ def unpack(batch: object, loss_fn: Callable | None) -> tuple:
             'call the target so, or write a train_step, f(batch, learn)')
         return (), {k: v for k, v in batch.items() if k != key}, batch[key]
     is_list = isinstance(batch, (list, tuple))
-    if type(batch) in (list, tuple) and len(batch) > 1:
+    if is_list and len(batch) > 1:
         return batch if loss_fn is None else batch[:-1], {}, batch[-1]
     if loss_fn is None: return batch if is_list else (batch,), {}, None
     kind = type(batch).__name__ + (f' of {len(batch)}' if is_list else '')
@@ -145,6 +148,12 @@ class DefaultResult:
         found = {**(named or {}), **fields, **res}
         return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
 
+def n_samples(result: Mapping, n: int) -> int:
+    "Return the number of samples that the prediction and the target of a step share; `n` if there is none"
+    if result.get('pred') is None: return n
+    shared = {*sample_counts(result['pred'])} & {*sample_counts(result.get('targ'))}
+    return n if n in shared else next(iter(shared), n)
+
 # %% ../../nbs/loop/03_steps.ipynb #c35ca55e
 def loss_weight(
     result: Mapping | None,   # of a step; None: it yields
@@ -156,8 +165,8 @@ def loss_weight(
 
 # %% ../../nbs/loop/03_steps.ipynb #08edd50e
 def is_number(value: object) -> bool:
-    "Return whether a value is a number or a 0-d float tensor"
-    if isinstance(value, Tensor): return not value.ndim and value.is_floating_point()
+    "Return whether a value is a number or a 0-d tensor of one; True and False are none"
+    if isinstance(value, Tensor): return not (value.ndim or value.is_complex() or value.dtype == torch.bool)
     return isinstance(value, Real) and not isinstance(value, bool)
 
 def check_loss(loss: object, training: bool = True) -> None:

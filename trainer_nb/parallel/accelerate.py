@@ -67,15 +67,11 @@ def _check_metrics(metrics, size):
 class _LossWeight:
     "The weight of this rank's loss, so that the mean over all ranks is the loss of the whole batch"
     def __init__(self):
-        self.n = 0              # what the step returned as the loss's weight, or samples
+        self.n: Any = 0         # 0-d tensor
 
     def take(self, learn: Learner) -> None:
         "Take the weight of the loss just computed, and sum it over the ranks"
-        n, world = loss_weight(learn.result), learn.world
-        if n is None:
-            self.n, world.weight = learn.phase.n, learn.phase.total
-            return
-        device = learn.device
+        n, world, device = learn.phase.weight, learn.world, learn.device
         n = to_device(n, device) if isinstance(n, Tensor) else torch.full((), n, device=device)
         if not n.is_floating_point(): n = n.to(torch.promote_types(learn.loss.dtype, torch.float32))
         self.n, world.weight = n, n.detach().clone()

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..base import check_seed, did_you_mean, format_time, rng_state, set_rng_state, set_seed
 from ..draw import current_cell, text_table
-from ..loop import Learner, as_count, as_mode
-from ..save import Lock
+from ..loop import Learner, as_count
+from ..save import Lock, as_mode
 from ..show import Area, Budget, front_end
 from .process import warm_starts
 from .start import begin

@@ -6,14 +6,14 @@
 __all__ = ['AXES', 'base_of', 'Values', 'written', 'table_of', 'notes_on']
 
 # %% ../../nbs/runs/10_values.ipynb #va000003
-import math
+import math, re
 from collections.abc import Iterable
 from html import escape
 from itertools import chain
 
 from ..base import cut_name, did_you_mean, format_time, format_value, listed, printable
 from ..draw import Rich
-from ..loop import good_values
+from ..save import good_values
 from .curves import positions
 from .sources import Recorded, differing_settings, short_setting
 
@@ -95,7 +95,9 @@ class _Ranking(_Selection):
     "Runs in the order of their best values"
     def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
-        return self.mode if self.mode and self._is_chosen(column) else good_values(column)
+        if self.mode and self._is_chosen(column): return self.mode
+        losses = {o for s in self.sources for o in s.curves.marks if re.fullmatch('valid_.+_loss', o)}
+        return good_values(column, [o[6:-5] for o in losses])      # one of each validation set
 
     def _is_chosen(self, column): return base_of(column) == base_of(self.metric or '')
 

@@ -18,9 +18,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..base import listed, map_tensors
-from ..data import set_rng_states
-from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, as_mode, check_monitored, owners
-from .early_stopping import has_column
+from ..data import set_rng_states, sets_of
+from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, check_monitored, owners
+from .early_stopping import as_mode, good_values, has_column
 from .files import Folder, best_of, find
 from .snapshot import capture, frozen_names, restore
 from .states import arrived, check_plain, host_copy, read_state, write_state
@@ -79,7 +79,8 @@ class Checkpoint(Hook):
     ):                       # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
-        self.monitor, self.mode = monitor, as_mode(mode, monitor)
+        self.monitor = monitor
+        self.mode = as_mode(mode, monitor) if mode else good_values(monitor or 'loss')
         if what not in ('all', 'trainable'):
             raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
         self.strict, self.what = strict, what
@@ -109,6 +110,7 @@ class Checkpoint(Hook):
         if self.saves_another(learn): self.run = self.saved_at = self._frozen = None
         self._owner = ref(learn)
         if self.monitor not in (None, 'valid_loss'): check_monitored(self.name, self.monitor, learn)
+        self.mode = as_mode(self.mode, self.monitor, sets_of(learn.valid_dl))
         self._check_frozen(learn)
         if learn.is_main:
             self.folder.lock.acquire()
@@ -169,6 +171,7 @@ class Checkpoint(Hook):
     ) -> None:
         "Copy the state, and write it in a thread"
         where = _where(learn)
+        self.mode = as_mode(self.mode, self.monitor, sets_of(learn.valid_dl))
         if self.run is None: self.run = token_hex(4)
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
