@@ -148,13 +148,13 @@ class DefaultResult:
         found = {**(named or {}), **fields, **res}
         return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
 
+# %% ../../nbs/loop/03_steps.ipynb #c35ca55e
 def n_samples(result: Mapping, n: int) -> int:
     "Return the number of samples that the prediction and the target of a step share; `n` if there is none"
     if result.get('pred') is None: return n
     shared = {*sample_counts(result['pred'])} & {*sample_counts(result.get('targ'))}
     return n if n in shared else next(iter(shared), n)
 
-# %% ../../nbs/loop/03_steps.ipynb #c35ca55e
 def loss_weight(
     result: Mapping | None,   # of a step; None: it yields
     n: float | None = None,   # samples in the batch
