@@ -54,7 +54,9 @@ class Graph(nn.Module):
 adj = torch.ones(7, 7)
 
 @pytest.mark.parametrize('form', [lambda x, y: ({'x': x, 'adj': adj}, y), lambda x, y: (adj, x, y),
-                                  lambda x, y: (x.expand(5 + len(x), *x.shape), y)], ids=['dict', 'first', 'time'])
+                                  lambda x, y: (adj[:0], x, y),
+                                  lambda x, y: (x.expand(5 + len(x), *x.shape), y)],
+                         ids=['dict', 'first', 'empty', 'time'])
 def test_what_prediction_and_target_share_is_counted(form):
     batches = [form(x[i:i + 16], y[i:i + 16]) for i in (0, 16, 32)]      # 16, 16 and 8 samples
     learn = make(batches, batches, model=Graph(), lr=1e-20, metrics=[(lambda pred, targ: (pred - targ).abs().mean())])
@@ -88,14 +90,14 @@ class Named(nn.Module):
         self.layer = nn.Linear(3, 1)
     def forward(self, x): return self.layer(x).squeeze(-1)
 
-@pytest.mark.parametrize('data, model, batches', [
-    ([{'x': a, 'labels': b[0]} for a, b in zip(x, y)], Named, [(x, y[:, 0])]),
-    ([(a, a) for a in x], lambda: nn.Linear(3, 3), [(x, x)]), (Samples(), lambda: nn.Linear(3, 1), [(x, y)])],
+@pytest.mark.parametrize('data, model, batch', [
+    ([{'x': a, 'labels': b[0]} for a, b in zip(x, y)], Named, (x, y[:, 0])),
+    ([(a, a) for a in x], lambda: nn.Linear(3, 3), (x, x)), (Samples(), lambda: nn.Linear(3, 1), (x, y))],
     ids=['dicts', 'autoencoder', 'methods'])
-def test_samples_are_a_data_set(data, model, batches):
+def test_samples_are_a_data_set(data, model, batch):
     torch.manual_seed(0)
     learn = make(valid_dl=data, model=model())
-    [(a, b)] = batches
+    a, b = batch
     assert learn.validate()['valid_loss'] == pytest.approx(F.mse_loss(learn.model(a), b).item())
     again = make(data, model=learn.model)
     again.fit(1)

@@ -220,6 +220,11 @@ class Phase:
         self.batch = to_device(item, learn.device)
         self.opt_names = tuple(learn.opts)
 
+    @property
+    def is_padding(self) -> bool:
+        "Whether the batch has no samples on this rank, and only keeps the ranks in step"
+        return not self.n and self.learn.world.size > 1
+
     def take(self, res: object, opts: Mapping) -> None:
         "Take what the step returned; of a generator what it yields next: an optimizer's name and its loss"
         if type(res) is GeneratorType: self.generator = res
@@ -251,9 +256,10 @@ class Phase:
                 'result: call nxt(), or set learn.loss and learn.result')
             if not self.has_pred:
                 for f in self.at['after_pred']: f(self.learn)
-            if self.n:          # 0: the batch only keeps the ranks in step
-                n = n_samples(self.result, self.n)
-                self.n, self.total = n, self.total + n - self.n
+            if not self.is_padding:
+                more = n_samples(self.result, self.n) - self.n      # than the loader told
+                self.n += more
+                self.total += more
         self.weight = loss_weight(self.result, self.n)
 
     def check_any(self, name: str) -> None:
@@ -266,7 +272,7 @@ class Phase:
         if self.sums is None: return
         rates = {name: kept(g['lr']) for name, g in self.groups}
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
-                      counts=self.n > 0)
+                      counts=not self.is_padding)
         self.recorded = {}
 
     def count(self) -> None:

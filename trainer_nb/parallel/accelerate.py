@@ -67,7 +67,7 @@ def _check_metrics(metrics, size):
 class _LossWeight:
     "The weight of this rank's loss, so that the mean over all ranks is the loss of the whole batch"
     def __init__(self):
-        self.n: Any = 0         # 0-d tensor
+        self.n = torch.zeros(())
 
     def take(self, learn: Learner) -> None:
         "Take the weight of the loss just computed, and sum it over the ranks"
@@ -77,9 +77,7 @@ class _LossWeight:
         self.n, world.weight = n, n.detach().clone()
         dist.all_reduce(world.weight)
 
-    def factor(self, world: World) -> Any: return self.n*world.size/_or_one(world.weight)
-
-def _or_one(n): return torch.where(n > 0, n, 1) if isinstance(n, Tensor) else n or 1  # to divide by
+    def factor(self, world: World) -> Tensor: return self.n*world.size/torch.where(world.weight > 0, world.weight, 1)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #7ac112f9
 def _average_gradients(params, size, buffers):
@@ -342,8 +340,7 @@ class Accelerate(Hook):
     def do_step(self, learn: Learner, nxt: Any) -> None:
         if learn.training and self.gradients is not None: self.gradients.begin(learn)
         with self.precision(learn): nxt()
-        is_padding = self.world.size > 1 and not learn.phase.n
-        n = loss_weight(learn.result) if is_padding else None
+        n = loss_weight(learn.result) if learn.phase.is_padding else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
 
     def after_loss(self, learn: Learner) -> None:
@@ -354,8 +351,7 @@ class Accelerate(Hook):
         if self.world.is_sharded and learn.phase.generator is not None: raise NotImplementedError(
             'a step that yields losses does not work on a sharded model, whose gradients are reduced together: '
             'leave out fsdp_plugin')
-        weight = self.weight.factor(learn.world)
-        nxt(loss*weight if isinstance(weight, Tensor) or weight != 1 else loss)
+        nxt(loss*self.weight.factor(learn.world))
 
     def do_opt_step(self, learn: Learner, nxt: Any) -> Any:
         if self.world.size == 1: return nxt()
