@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from ..base import did_you_mean
+from .steps import unpack
 
 # %% ../../nbs/loop/00_mistakes.ipynb #ce450dd0
 def _by_name(table):
@@ -127,15 +128,14 @@ def check_model(model: object, loss_fn: object) -> None:
 # %% ../../nbs/loop/00_mistakes.ipynb #075e0944
 def is_samples(data: object) -> bool:
     "Return whether it is a list of samples: with a number as target, with vectors of two lengths, or one vector twice"
-    first = data[0] if isinstance(data, list) and data else None
-    if isinstance(first, Mapping): first = [*(v for k, v in first.items() if k != 'labels'), first.get('labels')]
-    if not isinstance(first, (tuple, list)) or len(first) < 2: return False
-    *inputs, targ = first
+    if not isinstance(data, list) or not data: return False
+    args, named, targ = unpack(data[0], None)
+    fields = [*args, *named.values()]       # with the target
     if isinstance(targ, (int, float)) or getattr(targ, 'shape', None) == ():
-        return all(getattr(o, 'shape', ()) for o in inputs)
+        return len(fields) > 1 and sum(not getattr(o, 'shape', ()) for o in fields) == 1
     # a batch has as many targets as inputs; but ids and where texts begin are two lists of integers
-    are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in first)
-    return are_vectors and len(first) == 2 and (first[0] is targ or len(first[0]) != len(targ))
+    are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in fields)
+    return are_vectors and len(fields) == 2 and (fields[0] is fields[1] or len(fields[0]) != len(fields[1]))
 
 def float_dtype(model: nn.Module) -> torch.dtype | None:
     "Return the floating-point dtype of a model's parameters"
