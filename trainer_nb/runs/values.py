@@ -61,6 +61,7 @@ class _Selection:
     ):
         self.sources, self.metric, self.x = sources, metric, x
         self.mode, self.drawn = mode, {}    # drawn: index of a run → curves, until it has more
+        self.sets = []                      # names of the validation sets
         self.update()
         _check(self)
 
@@ -78,6 +79,8 @@ class _Selection:
         "Read what is new"
         is_new = [s.update() for s in self.sources]
         self.drawn = {i: o for i, o in self.drawn.items() if not is_new[i]}
+        losses = {o for s in self.sources for o in s.curves.marks if re.fullmatch('valid_.+_loss', o)}
+        self.sets = [o[6:-5] for o in losses]
         if self.metric is None: self.metric = next(iter(self.metrics), None)
         return any(is_new)
 
@@ -96,8 +99,7 @@ class _Ranking(_Selection):
     def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
         if self.mode and self._is_chosen(column): return self.mode
-        losses = {o for s in self.sources for o in s.curves.marks if re.fullmatch('valid_.+_loss', o)}
-        return good_values(column, [o[6:-5] for o in losses])      # one of each validation set
+        return good_values(column, self.sets)
 
     def _is_chosen(self, column): return base_of(column) == base_of(self.metric or '')
 

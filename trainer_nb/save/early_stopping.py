@@ -13,9 +13,7 @@ from torch import Tensor
 
 from ..base import did_you_mean, format_value, map_tensors
 from ..data import sets_of
-from trainer_nb.loop import (
-    Hook, Learner, as_count, check_monitored, is_skipped, rank, set_opt_modes, trained
-)
+from ..loop import Hook, Learner, as_count, check_monitored, is_skipped, rank, set_opt_modes, trained
 from .snapshot import load_module_state, module_state
 
 # %% ../../nbs/save/05_early_stopping.ipynb #7de66483
@@ -25,7 +23,8 @@ _GOOD = {       # names of values → which values are good
 
 def good_values(column: str, sets: Iterable[str] = ()) -> str | None:
     "Tell by the name of a column, without that of its validation set, which values are good: 'min', 'max', or None"
-    name = re.sub(f'^(train|valid)_({"".join(map("{}_|".format, map(re.escape, sets)))})', '', column).lower()
+    longest_first = sorted(map(re.escape, sets), key=len, reverse=True)     # of `a` and `a_b`
+    name = re.sub(f'^(train|valid)_({"".join(map("{}_|".format, longest_first))})', '', column).lower()
     if name.startswith('loss'): return 'min'        # loss_d: of one of several
     return next((mode for mode, names in _GOOD.items() if name in names.split()), None)
 
