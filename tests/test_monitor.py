@@ -2,8 +2,9 @@
 import pytest
 from torch import nn
 
-from common import batches, make_learner
+from common import batches, make_learner, stop_when
 from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, Metric, accuracy, sweep
+from trainer_nb.draw import Plot
 from trainer_nb.save import as_mode
 
 
@@ -54,3 +55,44 @@ def test_columns_that_only_an_epoch_shows_are_not_refused(name):
     metrics = [accuracy, *(Metric(accuracy, name=o) for o in ('MeanSquaredError', 'f1', 'mse'))]
     make_learner(nn.Linear(4, 3), batches(), batches(), metrics=metrics, hooks=[stop, tell]).fit(1)
     assert stop.best == 1
+
+def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display(tmp_path):
+    "Of the latest fit for the mark, with a word that says so; of all fits for `best`"
+    values = [.9, .2, .4, .6, .3]
+    def score(pred, targ): return values[learn.state.epoch]
+    learn = make_learner(nn.Linear(4, 3), batches(), batches(), metrics=[score],
+                         hooks=[EarlyStopping(None, monitor='valid_score', mode='max', restore_best=False)])
+    learn.fit(2)
+    assert learn.history.best() == learn.history.marked() == 0 and 'marked' not in str(learn.history)
+    learn.fit(3)
+    assert learn.history.best() == 0 and learn.history.marked() == 3
+    assert str(learn.history).splitlines()[4].lstrip().startswith('* 3')
+    assert str(learn.history).endswith('marked: the best epoch of the latest fit')
+    assert 'marked: the best epoch' in learn.history.html() and 'marked' not in learn.history.html(first=2)
+    assert 'best of this fit valid_score 0.6 · epoch 3' in Plot().chart(learn.history.plot_data()).svg()
+    assert learn.history.best(1) == 3
+
+def test_each_validation_of_a_fit_has_a_row():
+    learn = make_learner(nn.Linear(4, 3), batches(), batches())
+    learn.add_hook(LambdaHook(after_epoch=lambda learn: learn.validate(batches(seed=3))))
+    learn.fit(2, valid_every=2)
+    h = learn.history
+    assert h.valids['batch'] == [2, 4, 5, 6, 8, 10] and h.valids['epoch'] == [0, 0, 0, 1, 1, 1]
+    assert h.epochs['valid_loss'] == [h.valids['valid_loss'][i] for i in (2, 5)]
+
+def test_time_is_counted_once_after_a_resume(tmp_path, monkeypatch):
+    "A clock that ticks with each batch: five of training and five of validation; what passes in a stop does not count"
+    clock = [0.]
+    monkeypatch.setattr('trainer_nb.loop.fit.perf_counter', lambda: clock[0])
+    def tick(learn): clock[0] += 1
+    def make(): return make_learner(nn.Linear(4, 3), batches(), batches(), hooks=[
+        LambdaHook(after_step=tick), Checkpoint(tmp_path)])
+    for stop in (LambdaHook(name='Stop', after_epoch=lambda learn: learn.stop()),
+                 stop_when(lambda learn: learn.state.batch_idx == 4)):
+        here, there = make(), make()
+        here.fit(3, hooks=[stop])
+        clock[0] += 100
+        there.fit(3, resume=True)
+        here.remove_hook('Checkpoint')
+        while here.stopped: here.resume()
+        for o in here, there: assert o.history.epochs['time_s'] == [10., 10., 10.]

@@ -10,7 +10,7 @@ def call(learn, name, folder):
     args = {'fit': (1,), 'fit_one_cycle': (1,), 'predict': (x,), 'save': (folder/'saved.pt',),
             'load': (folder/'saved.pt',),
             'add_hook': (OneCycle(),), 'remove_hook': ('Watch',), 'get_hook': ('Watch',), 'provider': ('display',),
-            'request': ('stop',),
+            'request': ('stop',), 'set_lr': (.1,),
             'rewind': (), 'export': (folder/'net.pt2',), 'launch': (lambda learn: None,),
             'added_hooks': (OneCycle(),), 'start': (folder/'run',)}
     kwargs = {'plot_schedule': dict(n_epochs=1, hooks=OneCycle()), 'find_batch_size': {}}
@@ -19,7 +19,7 @@ def call(learn, name, folder):
         with res: pass
 
 # these look, or are meant for other threads
-FREE = {'describe_hooks', 'get_hook', 'provider', 'request', 'stop', 'lrs', 'show'}
+FREE = {'describe_hooks', 'get_hook', 'provider', 'request', 'set_lr', 'stop', 'lrs', 'show'}
 
 # parts of the loop itself
 PARTS = {'train_step', 'eval_step', 'predict_step', 'record', 'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad',

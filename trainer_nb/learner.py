@@ -6,75 +6,40 @@
 __all__ = ['load_learner']
 
 # %% ../nbs/98_learner.ipynb #f0a10003
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from .base import with_comments
+from .features.preview import plot_schedule
+from .features.schedule import fit_one_cycle
+from .look.batch import show_batch
+from .look.doctor import doctor
+from .look.mistakes import explain
+from .look.results import results_of
+from .look.summary import summary_of
 from .loop import Learner as BareLearner
-
-# %% ../nbs/98_learner.ipynb #f0a10005
-class verb:
-    "A method that is a function of another wing, imported when it is first used"
-    def __init__(self, find: Callable[[], tuple], name: str = ''):
-        self.find, self.name = find, name       # imports and returns functions; that of this one
-
-    def __set_name__(self, cls: type, name: str) -> None: self.name = self.name or name
-
-    def __get__(self, learn: Any, cls: Any = None) -> Any:
-        f = next(o for o in self.find() if o.__name__ == self.name)
-        if 'Parameters:' not in (f.__doc__ or ''): with_comments(f)
-        return f if learn is None else f.__get__(learn, cls)
-
-# %% ../nbs/98_learner.ipynb #dadb21d8
-def _of_features():
-    from trainer_nb.features.preview import plot_schedule
-    from trainer_nb.features.schedule import fit_one_cycle
-    return plot_schedule, fit_one_cycle
-
-def _of_save():
-    from trainer_nb.save.checkpoint import load, resume_from, save
-    from trainer_nb.save.export import export
-    from trainer_nb.save.rewind import load_best, rewind
-    return load_best, load, resume_from, save, export, rewind
-
-def _of_show():
-    from trainer_nb.show.batch_size import find_batch_size
-    from trainer_nb.show.display import show
-    from trainer_nb.show.lr_find import lr_find
-    return find_batch_size, show, lr_find
-
-def _of_look():
-    from trainer_nb.look.batch import show_batch
-    from trainer_nb.look.doctor import doctor
-    from trainer_nb.look.results import results_of
-    from trainer_nb.look.summary import summary_of
-    return show_batch, doctor, results_of, summary_of
-
-def _of_parallel():
-    from trainer_nb.parallel.launch import launch
-    return launch,
-
-def _of_runs():
-    from trainer_nb.runs.check import check_resume
-    from trainer_nb.runs.start import start
-    return check_resume, start
+from .parallel.launch import launch
+from .runs.check import check_resume
+from .runs.start import start
+from .save import exported_parts
+from .save.checkpoint import load, resume_from, save
+from .save.early_stopping import best_keeper
+from .save.export import export
+from .save.rewind import load_best, rewind
+from .show.batch_size import find_batch_size
+from .show.display import Display, show
+from .show.lr_find import lr_find
 
 # %% ../nbs/98_learner.ipynb #f0a10006
 class Learner(BareLearner):
     "A model, its data, its optimizer, and the loop that trains it"
-    fit_one_cycle, plot_schedule = verb(_of_features), verb(_of_features)
-    save, load, load_best = verb(_of_save), verb(_of_save), verb(_of_save)
-    rewind, export = verb(_of_save), verb(_of_save)
-    show, lr_find, find_batch_size = verb(_of_show), verb(_of_show), verb(_of_show)
-    show_batch, doctor = verb(_of_look), verb(_of_look)
-    results, summary = verb(_of_look, 'results_of'), verb(_of_look, 'summary_of')
-    launch = verb(_of_parallel)
-    start, check_resume = verb(_of_runs), verb(_of_runs)
-    _resume_from = verb(_of_save, 'resume_from')
+    (fit_one_cycle, plot_schedule, save, load, load_best, rewind, export, show, lr_find, find_batch_size, show_batch,
+     doctor, results, summary, launch, start, check_resume) = map(with_comments, (
+        fit_one_cycle, plot_schedule, save, load, load_best, rewind, export, show, lr_find, find_batch_size, show_batch,
+        doctor, results_of, summary_of, launch, start, check_resume))
+    _resume_from = resume_from
 
     @property
     def ema(self):  # `EMA` or `SWA`, or None
@@ -87,15 +52,12 @@ class Learner(BareLearner):
         return self.history.spikes
 
     def explain(self, e):
-        from trainer_nb.look.mistakes import explain
         explain(e, self)
 
     def _make_display(self, display):
-        from trainer_nb.show.display import Display
         return Display(display)
 
     def _keep_best(self, hooks, keep_best):
-        from trainer_nb.save.early_stopping import best_keeper
         return best_keeper(hooks, keep_best)
 
 # %% ../nbs/98_learner.ipynb #f0a1000b
@@ -110,5 +72,4 @@ def load_learner(
     Its loss is torch's of that name, without the options that it had: set your own before `validate`.
     Errors are those of `load_model`.
     """
-    from trainer_nb.save import exported_parts
     return Learner(**exported_parts(folder, model, device, trusted), display=False)

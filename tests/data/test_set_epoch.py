@@ -112,3 +112,22 @@ def test_an_epoch_of_another_length_has_whole_windows(sizes, how):
     learn.fit(2)
     expected = [((i + 1) % 4 == 0 or i + 1 == n//2, n//2) for n in sizes for i in range(n//2)]
     assert steps == expected
+
+@pytest.mark.filterwarnings('ignore:resume. train_dl')
+@pytest.mark.parametrize('key', ['sampler', 'dataset', 'loader', 'dataset in workers'])
+def test_what_a_hook_sets_wins_also_after_a_resume(key, tmp_path):
+    "Epochs in another order, one of them twice"
+    make, path = CASES[key]
+    told = [3, 0, 0]
+    def part(dl): return attrgetter(path)(dl) if path else dl
+    tell = LambdaHook(before_epoch=lambda learn: part(learn.train_dl).set_epoch(told[learn.state.epoch]))
+    learn, *_ = check_resume(lambda: learner(make, [tell]), tmp_path, stop_at(7), n_epochs=3)
+    torch.manual_seed(5)
+    model, dl = torch.nn.Linear(4, 3), make()
+    opt = torch.optim.SGD(model.parameters(), lr=.1)
+    torch.manual_seed(7)
+    def of_epoch(epoch):
+        part(dl).set_epoch(told[epoch])
+        return dl
+    losses = plain_loop(model, opt, of_epoch, 3)
+    assert same(weights(learn.model), weights(model)) and learn.history.steps['train_loss'] == pytest.approx(losses)

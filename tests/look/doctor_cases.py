@@ -99,7 +99,7 @@ bug('double_sigmoid', source='avBuffer/UNet3plus_pth/issues/23', sigmoid_before_
 bug('not_log_probabilities', source='AnubhavGupta3377/Text-Classification-Models-Pytorch/issues/9',
     nll_of_a_softmax=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=F.nll_loss))
 bug('not_log_probabilities', nll_of_logits=lambda: make(loss_fn=F.nll_loss))
-bug('no_gradient', cross_entropy_of_one_logit=lambda: make(mlp(1), y=binary()))
+bug('step_fails', cross_entropy_of_one_logit=lambda: make(mlp(1), y=binary()))
 bug('loss_not_finite',
     log_of_zero=lambda: make(mlp(10, nn.Softmax(1)), loss_fn=lambda p, y: -(p*F.one_hot(y, 10)).log().mean()),
     root_of_zero=lambda: make(

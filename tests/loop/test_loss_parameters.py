@@ -1,4 +1,6 @@
 "Parameters of a loss function: whose optimizer has them, and that a guard and the best weights hold them, too"
+import re
+
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
@@ -66,3 +68,47 @@ def test_parameters_that_no_optimizer_has_are_told_once(recwarn):
     for p in *model.parameters(), *loss_fn.parameters(): p.grad = None
     make_learner(model, loss_fn=loss_fn, optim=sgd(model[0].parameters())).fit(1)
     assert not [o for o in recwarn.list[1:] if 'no optimizer has' in str(o.message)]
+
+LAYERS = [nn.Linear(3, 3)]
+
+class Listed(nn.Module):
+    "Keeps layers in a Python list, where `parameters()` does not find them"
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.layers = nn.Linear(4, 4), nn.Linear(4, 3), [nn.Linear(4, 4) for _ in range(2)]
+    def forward(self, x):
+        for o in self.layers: x = o(x)
+        return self.b(self.a(x))
+
+def through_a_closure(batch, learn):
+    return {'loss': F.cross_entropy(LAYERS[0](learn.model(batch[0])), batch[1])}
+
+def added(model):
+    "A layer added once the optimizer was made"
+    opt = sgd(model.parameters())
+    model.append(nn.Linear(3, 3))
+    return opt
+
+@pytest.mark.parametrize('make, kwargs, names', [
+    (Listed, {}, r'of shape \(4,\) outside the model, .*of shape \(4, 4\)'),
+    (make_model, {'train_step': through_a_closure}, r'of shape \(3, 3\) outside the model'),
+    (make_model, {'optim': added}, r'4\.weight, 4\.bias')])
+def test_parameters_that_nobody_trains_are_named_once(make, kwargs, names, recwarn):
+    model = make()
+    if optim := kwargs.get('optim'): kwargs = {'optim': optim(model)}
+    learn = make_learner(model, batches(), loss_fn=None if 'train_step' in kwargs else F.cross_entropy, **kwargs)
+    learn.fit(2)
+    [text] = [str(o.message) for o in recwarn if 'no optimizer has' in str(o.message)]
+    assert re.search(names, text)
+
+def test_what_is_left_out_on_purpose_is_not_named(recwarn):
+    "The head alone; a teacher that is frozen; what needs no gradient"
+    model, teacher = make_model(), nn.Linear(4, 3).requires_grad_(False)
+    def step(batch, learn):
+        pred = learn.model(batch[0])
+        return {'loss': F.cross_entropy(pred, batch[1]) + F.mse_loss(pred, teacher(batch[0]))}
+    make_learner(model, train_step=step, optim=sgd(model[3].parameters())).fit(1)
+    model = Listed()
+    for o in model.layers: o.requires_grad_(False)
+    make_learner(model).fit(1)
+    assert not [o for o in recwarn if 'no optimizer has' in str(o.message)]

@@ -209,3 +209,17 @@ def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
         learn.fit(2)
         return record(learn)
     assert fit(extra) == fit({})
+
+def test_metrics_for_two_shapes_are_taken_as_they_are():
+    "One that squeezes by itself, one whose values agree, one that compares quantiles with one target"
+    x, y = torch.randn(20, 4), torch.randn(20)
+    def squeezes(pred, targ): return (pred.squeeze(-1) - targ).abs().mean()
+    def largest(pred, targ): return pred.max()
+    def pinball(pred, targ): return (targ[:, None] - pred).abs().mean()
+    learn = make_learner(nn.Linear(4, 1), (x, y), loss_fn=lambda pred, targ: F.mse_loss(pred[:, 0], targ),
+                         metrics=[squeezes, largest])
+    learn.fit(1)
+    learn = make_learner(nn.Linear(4, 3), (x, y), loss_fn=lambda pred, targ: pinball(pred, targ), metrics=[pinball])
+    learn.fit(1)
+    def survival(pred, targ): return ((pred[:, 0] - targ[:, 0])*targ[:, 1]).square().mean()     # time, and if seen
+    make_learner(nn.Linear(4, 1), (x, torch.stack([y, y > 0], 1)), loss_fn=survival, metrics=[survival]).fit(1)

@@ -29,6 +29,8 @@ class Elsewhere(nn.Linear):
 
 def nothing(pred, targ): pass
 def table(pred, targ): return pred
+def mae(pred, targ): return (pred - targ).abs().mean()
+def only_pred(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1]}
 
 LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss_fn=F.cross_entropy)
 
@@ -70,6 +72,20 @@ def on(*data, **kwargs): return dict(train_dl=lambda: data, **kwargs)
 
 # what is wrong: arguments of the learner whose `fit` fails, patterns of the message and its notes
 IN_FIT = {
+    'a metric of two shapes': (dict(model=lambda: net(1), train_dl=lambda: (X, R), valid_dl=None, metrics=[mae],
+        loss_fn=lambda pred, targ: F.mse_loss(pred.squeeze(-1), targ)),
+        r'shape \(6, 1\) and targets of shape \(6,\) are broadcast', r'pred\.squeeze\(-1\)', 'raised in metric `mae`'),
+    'a metric of two shapes in validation': (dict(model=lambda: net(1), train_dl=lambda: (X, R[:, None]),
+        loss_fn=F.mse_loss, valid_dl=lambda: (X, R), eval_step=only_pred, metrics=[mae]),
+        'are broadcast', 'in metric `mae`'),
+    'one output and two targets': (dict(model=lambda: net(1), train_dl=lambda: (X, X[:, :2]), loss_fn=F.mse_loss),
+        r'one output is compared with 2 targets', r'y\[\.\.\., :1\]'),
+    'one output and a sum over targets': (dict(model=lambda: net(1), train_dl=lambda: (X, X),
+        loss_fn=nn.L1Loss(reduction='sum')), r'one output is compared with 4 targets', 'give the model 4 outputs'),
+    'a cross entropy of numbers': (dict(model=lambda: nn.Sequential(net(1), nn.Flatten(0)), train_dl=lambda: (X, R)),
+        r'predictions of shape \(6,\) have one number for each sample', 'binary_cross_entropy_with_logits'),
+    'a cross entropy of one class': (dict(model=lambda: net(1), train_dl=lambda: (X, Y*0)),
+        r'predictions of shape \(6, 1\) have one number', r'F\.mse_loss'),
     'a metric that returns nothing': (dict(metrics=[nothing]), 'metric `nothing`.*NoneType',
         'expected a number'),
     'a metric that returns a table': (dict(metrics=[table]), r'metric `table`.*\(6, 3\)', 'expected a number'),
@@ -130,7 +146,10 @@ IN_FIT = {
 AT_ONCE = {
     'a metric class': (dict(metrics=[nn.CrossEntropyLoss]),
         'metric <class .*CrossEntropyLoss.>: expected', 'an instance of a class'),
-    'a function of scikit-learn': (dict(metrics=[f1_score]), 'metric `f1_score` of scikit-learn', 'torchmetrics'),
+    'a function of scikit-learn': (dict(metrics=[f1_score]), 'metric `f1_score` of scikit-learn',
+        r'Metric\(f1_score, whole=True\)'),
+    'pairs of pictures': (dict(train_dl=lambda: [(torch.zeros(3, 8, 8),)*2]*5, loss_fn=F.mse_loss),
+        r'pairs of shape \(3, 8, 8\) may hold samples, pictures, or batches of 3', 'batch_size=64', 'batch_size=None'),
     'a name of a loss': (dict(loss_fn='mse'), "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
     'a model class': (dict(model=nn.Flatten), 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
     'text in a data frame': (on(pd.DataFrame({'a': [1., 2.], 'kind': ['x', 'y']}), pd.Series([0, 1])), "'kind'",
@@ -260,7 +279,7 @@ def test_a_mistake_in_a_hook_is_not_explained_by_the_batch():
 
 def test_a_rate_and_a_number_of_epochs_are_no_attributes():
     "They would have no effect; a subclass may have its own"
-    with pytest.raises(AttributeError, match=r'learn\.fit\(1, lr='): learner().lr = 1
+    with pytest.raises(AttributeError, match=r'learn\.set_lr\(.01\)'): learner().lr = 1
     with pytest.raises(AttributeError, match=r'learn\.fit\(3\)'): learner().epochs = 1
     class Mine(Learner): pass
     mine = learner(cls=Mine)

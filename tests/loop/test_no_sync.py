@@ -158,6 +158,13 @@ def test_metric_objects_are_read_once_in_a_pass():
     allowed.update(dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS))
     assert_allowed(seen, allowed)
 
+def test_whole_metrics_are_read_once_in_a_pass():
+    "Predictions and targets as arrays, and the value, at the end of a validation, and of training if asked"
+    allowed = Counter(allowed_reads())
+    seen = fit(linear(metrics=[Metric(lambda pred, targ: 0., 'zero', whole=True, train=True)]))
+    allowed.update({'numpy': 2*2*N_EPOCHS, **dict.fromkeys(['__float__', '_local_scalar_dense'], 2*N_EPOCHS)})
+    assert_allowed(seen, allowed)
+
 def token_step(batch, learn):
     pred = learn.model(batch[0])
     return {'loss': F.cross_entropy(pred, batch[1]), 'pred': pred, 'targ': batch[1], 'n': (batch[1] > 0).sum() + 1}

@@ -59,3 +59,15 @@ def test_after_a_stop():
     with pytest.raises(RuntimeError, match='its optimizer was replaced'): learn.resume()
     learn.fit(1)
     assert learn.history.steps['lr'] == [.001]*3 + [.1]*5
+
+def test_a_group_that_is_added_in_mid_epoch_has_its_rate_from_then_on():
+    model = make_model()
+    def unfreeze(learn):
+        if learn.training and learn.state.optimizer_step == 3:
+            learn.opt.add_param_group({'params': model[0].parameters(), 'lr': .02})
+    learn = make_learner(model, optim=sgd(model[3].parameters()), hooks=[LambdaHook(after_step=unfreeze)])
+    before = weights(model[0])
+    learn.fit(2)
+    lr = learn.history.steps['lr_1']
+    assert all(o != o for o in lr[:3]) and lr[3:] == [.02]*7 and learn.history.epochs['lr_1'] == [.02, .02]
+    assert learn.history.steps['lr'] == [.1]*10 and not same(weights(model[0]), before)

@@ -625,3 +625,15 @@ def test_an_optimizer_inside_another_is_copied_with_its_attributes():
             learn.fit(1)
         return digest(learn)
     assert trained(0) == trained(7)
+
+@pytest.mark.parametrize('data', ['a list', 'tensors in order'])
+def test_what_a_step_writes_into_its_batch_is_not_written_into_the_data(data):
+    "A step that normalizes its batch in place; on a CPU the batch is what the list holds"
+    def step(batch, learn):
+        batch[0].sub_(batch[0].mean(0)).mul_(1.5)
+        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+    x, y = problem()
+    dl = batches() if data == 'a list' else TensorLoader(x, y, bs=5)
+    before = [t.clone() for t in ([o for b in dl for o in b] if data == 'a list' else [x, y])]
+    make_learner(make_model(), dl, train_step=step).lr_find(n_steps=20)
+    assert same([o for b in dl for o in b] if data == 'a list' else [x, y], before)

@@ -9,7 +9,7 @@ from .text import (
     check_kinds, cut_name, did_you_mean, format_bytes, format_time, format_value, listed, printable, with_comments
 )
 from .errors import (
-    described, drop_locals, folded, is_oom, library_versions, memory_in_use, needed, note_place, show_error
+    described, drop_locals, folded, is_oom, library_versions, memory_in_use, needed, show_error
 )
 from .torch_private import (
     BATCH_NORMS, CONVOLUTIONS, DROPOUTS, INSTANCE_NORMS, backward, can_replace_calls,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RNG_STATE_KINDS', 'running', 'loader_generators', 'rng_states', 'set_rng_states', 'same_state', 'is_warm',
            'end_workers', 'Adapter', 'is_stock', 'StockAdapter', 'StatefulAdapter', 'adapter_of', 'length', 'each',
-           'warm_up', 'set_epoch']
+           'warm_up', 'epochs_of', 'set_epoch']
 
 # %% ../../nbs/data/01_adapters.ipynb #1bc396bd
 import signal
@@ -291,10 +291,10 @@ def each(dl: Any) -> list:
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
 def warm_up(dl: Any) -> None:
-    "Start a loader's persistent workers, without drawing a random number or reading a sample"
-    before, many = rng_states(dl), bool(adapter_of(dl).parts)
+    "Start the persistent workers of a loader that has none, without drawing a random number or reading a sample"
+    before = rng_states(dl)
     for o in each(dl):
-        if many and (is_warm(o) or not getattr(o, 'persistent_workers', False)): continue
+        if is_warm(o) or not getattr(o, 'persistent_workers', False): continue
         with _other_sampler(o, ()) if is_stock(o) else nullcontext(): _open_pass(o)
     set_rng_states(before, dl)
 
@@ -316,8 +316,15 @@ def _counting_epochs(dl):
     if type(dl) in _PLAIN: return []
     return [o for o in _made_of(dl) if callable(getattr(o, 'set_epoch', None))]
 
-def set_epoch(dl: Any, epoch: int) -> None:
-    "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it"
-    for o in (counting := _counting_epochs(dl)): o.set_epoch(epoch)
+def epochs_of(dl: Any, epoch: int | None) -> list:
+    "Return the epochs of the loader, samplers and datasets that count them; `epoch` where it cannot be seen"
+    found = [getattr(o, 'epoch', None) for o in _counting_epochs(dl)]
+    return [o if isinstance(o, int) else epoch for o in found]
+
+def set_epoch(dl: Any, epoch: int | list) -> None:
+    "Call `set_epoch(epoch)` on a loader, its samplers and its datasets, where they have it; a list has one for each"
+    counting = _counting_epochs(dl)
+    for o, n in zip(counting, epoch if isinstance(epoch, list) else [epoch]*len(counting)):
+        if n is not None: o.set_epoch(n)
     has_copies = counting and adapter_of(dl).is_seeded      # of the dataset, in workers
     if has_copies and _counting_epochs(dl.dataset): end_workers(dl)

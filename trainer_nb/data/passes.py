@@ -17,12 +17,14 @@ from torch.utils.data import IterableDataset
 
 from ..base import check_kinds, forget_iterator, kept_iterator, tensors_in
 from trainer_nb.data.adapters import (
-    RNG_STATE_KINDS, adapter_of, end_workers, is_warm, rng_states, running, set_epoch, set_rng_states, warm_up
+    RNG_STATE_KINDS, adapter_of, end_workers, epochs_of, is_warm, rng_states, running, set_epoch, set_rng_states,
+    warm_up
 )
 
 # %% ../../nbs/data/02_passes.ipynb #4fc6a165
 _PASS_KINDS = {'n': int, 'start': (None, RNG_STATE_KINDS), 'was_warm': bool, 'loader': object,
-               'was_ahead': bool, 'kept': (None, [object]), 'first?': (None, RNG_STATE_KINDS)}
+               'was_ahead': bool, 'kept': (None, [object]), 'first?': (None, RNG_STATE_KINDS),
+               'epochs': [(None, int)], 'told': (None, RNG_STATE_KINDS)}
 
 def _can_keep(batch):
     "Return whether a checkpoint can hold a batch unchanged"
@@ -102,7 +104,9 @@ class Pass(_Reader):
     def __init__(self, dl: Any):
         super().__init__(dl)
         self.n = 0              # finished batches, counted by the user of the pass
-        self.epoch: int | None = None       # argument of `set_epoch` at the opening; None: no call
+        self.epoch: int | None = None       # that it is of; None: of none
+        self.epochs: list = []              # those of the loader's parts when it was opened: a hook may set others
+        self.told: Any = None               # RNG states when they were told, as they may draw from them
         self.opened: Any = None # (clock, `wait_s`) when this pass, or the rest of it, was opened
         self.start: Any = None  # RNG states when the pass was opened
         self.first: Any = None  # RNG states before the first batch, for one of several loaders
@@ -121,17 +125,26 @@ class Pass(_Reader):
             iterator = _compared(iterator, self.dl)
         return _timed(self, iterator)
 
+    def begin_epoch(self, epoch: int) -> None:
+        "Tell the loader which epoch begins, or remember which one goes on"
+        self.epoch = epoch
+        if self.start is not None or not epochs_of(self.dl, epoch): return
+        self.told = rng_states(self.dl)
+        set_epoch(self.dl, epoch)
+
     def _open(self):
         if self.start is not None: return self._open_again()
         self.start = rng_states(self.dl, names=self.adapter.draws)
-        if self.epoch is not None: set_epoch(self.dl, self.epoch)
+        if self.told is not None: self.epochs = epochs_of(self.dl, self.epoch)
         self.was_warm = is_warm(self.dl)
         return self.adapter.open()
 
     def _open_again(self):
         now = rng_states(self.dl)
+        if self.told is not None:
+            set_rng_states(self.told, self.dl)
+            set_epoch(self.dl, self.epochs)
         set_rng_states(self.start, self.dl)
-        if self.epoch is not None: set_epoch(self.dl, self.epoch)
         if not self.was_warm: end_workers(self.dl)
         elif not is_warm(self.dl): warm_up(self.dl)
         iterator = self.adapter.open(self.n, self.loader, self.first)
@@ -158,7 +171,8 @@ class Pass(_Reader):
             kept = [o for o in (self.ahead or [])[:1] if _can_keep(o)] or None
         if how.is_partial: kept = None
         return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': loader,
-                'was_ahead': was_ahead, 'kept': kept}
+                'was_ahead': was_ahead, 'kept': kept, 'epochs': self.epochs,
+                'told': self.told}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Resume where another pass over the same data stopped"

@@ -35,6 +35,7 @@ class PlotData:
     monitor: str = 'valid_loss'         # column that decides which one that is
     bad_from: int | None = None         # number of the batch from which a loss stays nan or infinite
     recent: Callable = dict             # `recent()`: name → mean of the latest losses
+    fit_from: int = 0                   # first row of the latest fit, of whose epochs `best` is
 
     def epoch_at(self, batch: int) -> int:
         "Return the number of the epoch that a batch belongs to"
@@ -63,7 +64,8 @@ def best_epoch(data: PlotData, first: int = 0) -> tuple[int | None, list[str]]:
     row = {} if i is None else data.epochs[i]
     value, is_loss = row.get(column, math.nan), column == 'valid_loss'
     if math.isnan(value): return None, []
-    said = f'best {"" if is_loss else column + " "}{format_value(value)} · epoch {row.get("epoch", i)}'
+    which = ' of this fit' if start < data.fit_from else ''
+    said = f'best{which} {"" if is_loss else column + " "}{format_value(value)} · epoch {row.get("epoch", i)}'
     worse = _overfit_since(data.epochs, i) if is_loss else ''
     return data.ends[i], [said, worse] if worse else [said]
 

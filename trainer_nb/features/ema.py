@@ -111,7 +111,7 @@ class _Average(_Copies):
     def before_fit(self, learn: Learner) -> None:
         self.average_of(learn)
         _check(learn, self)
-        is_resumed = learn.bounds['epoch'] or learn.bounds['step']
+        is_resumed = learn.plan.has_begun
         if self.model is None or not self.n and not is_resumed:
             self.model, self.loss_fn = self._copy(learn, 'model'), None
         if self.loss_fn is None and trains_loss(learn): self.loss_fn = self._copy(learn, 'loss_fn')

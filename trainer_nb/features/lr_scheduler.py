@@ -13,7 +13,7 @@ import torch
 
 from ..base import mark_stepped
 from .schedule import Scheduler, group_values, set_group
-from ..loop import Learner, as_step, check_monitored, is_skipped
+from ..loop import Learner, as_step, check_monitored, is_skipped, set_option
 
 # %% ../../nbs/features/14_lr_scheduler.ipynb #abf8a1a2
 class LRScheduler(Scheduler):
@@ -51,8 +51,7 @@ class LRScheduler(Scheduler):
     def before_epoch(self, learn: Learner) -> None: self._make(learn)
 
     def after_step(self, learn: Learner) -> None:
-        if self.step == 'step' and learn.training and learn.stepped:
-            for o in self.scheds.values(): o.step()
+        if self.step == 'step' and learn.training and learn.stepped: self._step(learn)
 
     def after_epoch(self, learn: Learner) -> None:
         if self.step == 'step': return
@@ -65,7 +64,16 @@ class LRScheduler(Scheduler):
                 f'LRScheduler monitors {self.monitor!r}; the epoch has {", ".join(map(repr, row))}')
             value = row[self.monitor],
         self._make(learn)           # another hook may have cancelled `before_epoch`
-        for o in self.scheds.values(): o.step(*value)
+        self._step(learn, *value)
+
+    def _step(self, learn, *value):
+        "Step the schedulers, at the rates that they know: without the factors of others"
+        for name, sched in self.scheds.items():
+            groups = learn.opts[name].param_groups
+            self.follow(name, groups)
+            for g, lr in zip(groups, self.own[name]): set_option(g, 'lr', lr)
+            sched.step(*value)
+            self.set_lrs(name, groups, [group_values(g)['lr'] for g in groups])
 
     def _make(self, learn):
         if self.scheds: return
@@ -82,6 +90,7 @@ class LRScheduler(Scheduler):
             sched = self.scheds[name] = self.make(opt) if n is None else self.make(opt, n)
             if isinstance(sched, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.step != 'metric':
                 raise ValueError("ReduceLROnPlateau looks at a metric: LRScheduler(..., step='metric')")
+            if is_new: self.own[name] = [group_values(g)['lr'] for g in opt.param_groups]
             if is_new: continue
             for g, values in zip(opt.param_groups, now): set_group(g, values)       # rates stay as they are
             mark_stepped(opt)                                       # torch must not warn

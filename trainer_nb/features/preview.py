@@ -17,7 +17,7 @@ import torch
 from ..data import length
 from ..draw import COLORS, Chart, Envelope, Line, Panel, limits, evenly
 from .schedule import Scheduler, group_values
-from ..loop import Hook, Learner, as_count, as_hooks, as_metrics, lr_names
+from ..loop import Hook, Learner, Plan, as_count, as_hooks, as_metrics, lr_names
 
 # %% ../../nbs/features/15_preview.ipynb #09545136
 class Preview:
@@ -92,7 +92,7 @@ def plot_schedule(learn: Learner,
         own_model=learn.own_model, own_loss_fn=learn.own_loss_fn, hooks=scheds, metrics=as_metrics(learn.metrics),
         opts={name: _stand_in(o) for name, o in learn.opts.items()}, is_own=learn.is_own,
         state=replace(learn.state, grad_accum_steps=accum, batch_idx=0),
-        bounds={'epoch': None, 'step': None}, train_dl=learn.train_dl, valid_dl=learn.valid_dl,
+        plan=Plan(), train_dl=learn.train_dl, valid_dl=learn.valid_dl,
         training=True, stepped=False, cancelled=None, history=None)
     end_step = max_steps and twin.state.optimizer_step + max_steps
     return Preview(_play(twin, scheds, n, n_epochs, end_step, lr_names(learn.opts)))
@@ -106,9 +106,9 @@ def _play(twin, scheds, n, n_epochs, end_step, names):
         for h in scheds:
             if hasattr(h, event): getattr(h, event)(twin)
     fire('before_fit')
-    twin.bounds = {'epoch': n_epochs and state.epoch + n_epochs, 'step': end_step}
+    twin.plan.end_epoch, twin.plan.end_step = n_epochs and state.epoch + n_epochs, end_step
     def steps_left(): return end_step is None or state.optimizer_step < end_step
-    while steps_left() and (n_epochs is None or state.epoch < twin.bounds['epoch']):
+    while steps_left() and (n_epochs is None or state.epoch < twin.plan.end_epoch):
         state.reset_epoch()
         fire('before_epoch')
         while steps_left() and (n is None or state.batch_idx < n):

@@ -10,6 +10,7 @@ __all__ = ['linear', 'cosine', 'exponential', 'combine', 'warmup', 'group_values
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from ..base import folded
 from ..data import length
 from trainer_nb.loop import (
-    RESUMABLE, History, Hook, Learner, as_count, as_hooks, as_rate, check_names, group_rates, lr_names, set_option
+    RESUMABLE, History, Hook, Learner, as_count, as_hooks, as_rate, check_names, lr_names, set_lr, set_option
 )
 
 # %% ../../nbs/features/06_schedule.ipynb #4368d34c
@@ -67,12 +68,12 @@ def warmup(
 def _planned_steps(learn: Learner, since: Any = None, unit: str = 'step') -> int | None:
     "Count the optimizer steps, or epochs, of a fit from `since`, (step, epoch), on; None: unknown"
     step, epoch = since or (learn.state.optimizer_step, learn.state.epoch)
-    bounds, n = learn.bounds, length(learn.train_dl)
+    plan, n = learn.plan, length(learn.train_dl)
     in_epoch = n and math.ceil(n/learn.state.grad_accum_steps)
-    totals = [] if bounds['step'] is None else [bounds['step'] - step]
-    if bounds['epoch'] is not None and in_epoch: totals.append((bounds['epoch'] - epoch)*in_epoch)
+    totals = [] if plan.end_step is None else [plan.end_step - step]
+    if plan.end_epoch is not None and in_epoch: totals.append((plan.end_epoch - epoch)*in_epoch)
     if unit == 'step': return min(totals, default=None)
-    if bounds['epoch'] is not None: return bounds['epoch'] - epoch
+    if plan.end_epoch is not None: return plan.end_epoch - epoch
     return in_epoch and math.ceil(min(totals)/in_epoch)
 
 # %% ../../nbs/features/06_schedule.ipynb #a613355e
@@ -94,13 +95,18 @@ def _put_back(opts, held, owners):
 
 # %% ../../nbs/features/06_schedule.ipynb #1b8a2701
 class Scheduler(Hook):
-    "Base class of hooks that set learning rates, between two batches"
+    """Base class of hooks that set learning rates, between two batches
+
+    Where something else has changed a rate, as `learn.set_lr` does, those that follow are scaled by the same factor.
+    """
     ord, reacts = 50, False    # reacts: whether it reacts to a metric, instead of following a plan
-    state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]})}
+    state_kinds = {'since': (None, [int]), 'held': (None, {str: [{str: object}]}),
+                   'own': {str: [(int, float, Tensor)]}, 'factors': {str: [(int, float, Tensor)]}}
     def __init__(self, n_steps: Any, opt: Any):
         self.n_steps, self.opt = None if n_steps is None else as_count('n_steps', n_steps), opt
         self.since = None       # (optimizer step, epoch) at the fit's start
         self.held, self._of = None, {}  # name → its groups' values then; its optimizer
+        self.own, self.factors = {}, {}     # name → its groups' rates by the schedule alone; factors of others
 
     def optimizers(self, learn: Learner) -> dict[str, torch.optim.Optimizer]:
         "Return the optimizers to schedule"
@@ -110,7 +116,7 @@ class Scheduler(Hook):
 
     def before_fit(self, learn: Learner) -> None:
         self.optimizers(learn)
-        if not learn.bounds['epoch'] and not learn.bounds['step']: self.put_back(learn)
+        if not learn.plan.has_begun: self.put_back(learn)
         elif learn.fitting.train is not None: self.before_epoch(learn)      # resumed in mid-epoch
 
     def begin(self, learn: Learner) -> None:
@@ -118,6 +124,18 @@ class Scheduler(Hook):
         self.since = learn.state.optimizer_step, learn.state.epoch
         self._of = dict(self.optimizers(learn))
         self.held = {name: [*map(group_values, o.param_groups)] for name, o in self._of.items()}
+        self.own, self.factors = {}, {name: [1.]*len(groups) for name, groups in self.held.items()}
+
+    def follow(self, name: str, groups: list[dict]) -> None:
+        "Note by which factors something else has changed the rates of an optimizer's groups since `set_lrs`"
+        factors = self.factors[name]
+        for i, (g, lr, factor) in enumerate(zip(groups, self.own.get(name, ()), factors)):
+            factors[i] *= _ratio(g['lr'], lr*factor)
+
+    def set_lrs(self, name: str, groups: list[dict], rates: list) -> None:
+        "Set the rates of an optimizer's groups, times those factors"
+        for g, lr, factor in zip(groups, rates, self.factors[name]): set_option(g, 'lr', lr*factor)
+        self.own[name] = rates
 
     def n_planned(self, learn: Learner, unit: str = 'step') -> int:
         "Count the steps, or epochs, of the whole fit; raises ValueError if their number is unknown"
@@ -132,6 +150,11 @@ class Scheduler(Hook):
         "Restore the values of the param groups"
         _put_back(learn.opts, self.held or {}, self._of)
         self.since, self.held, self._of = None, None, {}
+
+def _ratio(new, old):
+    "The factor between two rates, numbers or tensors, which are not read; 1 where one of them is 0"
+    if isinstance(new, Tensor): return torch.where((new != 0) & (old != 0), new/old, 1.)
+    return new/old if new and old else 1.
 
 # %% ../../nbs/features/06_schedule.ipynb #19b15f50
 def _refuse_second(learn, hook):
@@ -161,16 +184,13 @@ def _checked(hook, what, curve, pos, most):
 # %% ../../nbs/features/06_schedule.ipynb #64446b3a
 class Schedule(Scheduler):
     "Set learning rates and momentum by curves over the optimizer steps of one fit"
-    state_kinds = {**Scheduler.state_kinds, 'last': {str: [(int, float, Tensor)]},
-                   'factors': {str: [(int, float)]}}
-
     def __init__(self,
         lr: Callable | None = None,        # position in [0, 1] → factor of each group's rate
         momentum: Callable | None = None,  # position → momentum, or first of `betas`, where there is one
         *,
         lr_max: float | Mapping | None = None,  # rate > 0 at factor 1 of the group with the largest rate;
-                                                # or by group as in `Learner(lr=...)`, or by optimizer's
-                                                # name; None: the groups' own rates
+                                                # or by names of groups, as `Learner(lr=...)` makes them, or
+                                                # of optimizers; None: the groups' own rates
         n_steps: int | None = None,        # optimizer steps of the curves; None: those of the fit
         opt: str | None = None,            # name of the only optimizer to schedule; None: all
     ):
@@ -180,7 +200,6 @@ class Schedule(Scheduler):
             if o is None or callable(o): continue
             raise TypeError(f'Schedule({name}) is {o!r}: expected a function of the position')
         self.lr, self.momentum, self.lr_max = lr, momentum, lr_max
-        self.last, self.factors = {}, {}    # rates that were set; factors of others
         self.n = None       # steps of the fit, fixed at its start: stopping early changes no curve
         self.tops = {}      # optimizer's name → rates at factor 1 of its groups
 
@@ -192,19 +211,16 @@ class Schedule(Scheduler):
 
     def _tops(self, learn, name, groups):
         "List the rates at factor 1 of an optimizer's groups"
-        now, top = [g['lr'] for g in groups], self.lr_max
+        top, groups = self.lr_max, [*map(group_values, groups)]
         if isinstance(top, Mapping) and '' not in learn.opts:
             check_names('lr_max', top, learn.opts)
             top = top.get(name)
-        return now if top is None else group_rates(learn, name, top, now)
+        if top is not None: set_lr({name: SimpleNamespace(param_groups=groups)}, top)
+        return [g['lr'] for g in groups]
 
     def before_epoch(self, learn: Learner) -> None:
         if self.held is None: self.begin(learn)
         self.set(learn)
-
-    def begin(self, learn: Learner) -> None:
-        super().begin(learn)
-        self.last, self.factors = {}, {name: [1.]*len(groups) for name, groups in self.held.items()}
 
     def after_step(self, learn: Learner) -> None:
         if learn.training: self.set(learn)
@@ -217,17 +233,11 @@ class Schedule(Scheduler):
             if self.lr is not None:
                 factor = _checked(self, 'factor of the learning rate', self.lr, pos, math.inf)
                 if name not in self.tops: self.tops[name] = self._tops(learn, name, self.held[name])
-                self._set_lrs(name, opt.param_groups, factor)
+                self.follow(name, opt.param_groups)
+                self.set_lrs(name, opt.param_groups, [o*factor for o in self.tops[name]])
             if self.momentum is not None:
                 momentum = _checked(self, 'momentum', self.momentum, pos, 1.)
                 self._set_momentum(learn, name, opt, momentum)
-
-    def _set_lrs(self, name, groups, factor):
-        factors = self.factors[name]
-        for i, (g, old) in enumerate(zip(groups, self.last.get(name, ()))):
-            if not isinstance(g['lr'], Tensor) and old and g['lr'] != old: factors[i] *= g['lr']/old
-        for g, b, f in zip(groups, self.tops[name], factors): set_option(g, 'lr', b*f*factor)
-        self.last[name] = [g['lr'] for g in groups]
 
     def _set_momentum(self, learn, name, opt, value):
         for g, column in zip(opt.param_groups, lr_names({name: opt})):

@@ -10,14 +10,14 @@ import math, warnings
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain, product, repeat
+from itertools import chain, product, repeat, zip_longest
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, map_tensors
+from ..base import check_kinds, map_tensors, tensors_in, to_device
 from .metrics import Metric, load_object_state, object_state, reset_copy
 from .steps import is_number, kept, stack_scalars
 from .world import World
@@ -55,14 +55,14 @@ class Columns:
     the pass that is open. Another thread may `fetch` at any time; it may miss the latest batches.
     """
     def __init__(self):
-        self.n = self.start = 0                     # finished batches; those before the open pass
-        self.values: dict[str, array] = {}          # column → doubles, from the first batch, or from `start` on
-        self.weights: dict[str, array] = {}         # column with a mean → its weights, from `start` on
-        self.of_pass: set[str] = set()              # columns that hold the open pass only
-        self.rows: list = []                        # (values, weights) of batches that are not packed yet
-        self.arriving: list = []                    # packed, on their way to the host
-        self.thread: int | None = None              # that of the fit, which alone may pack
-        self.n_revised = 0                          # how often recorded values were replaced
+        self.n = self.start = 0     # finished batches; those before the open pass
+        self.values = {}            # column → array of doubles, from the first batch, or from `start` on
+        self.weights = {}           # column with a mean → array of its weights, from `start` on
+        self.of_pass = set()        # columns that hold the open pass only
+        self.rows = []              # (values, weights) of batches that are not packed yet
+        self.arriving = []          # packed, on their way to the host
+        self.thread = None          # id of that of the fit, which alone may pack
+        self.n_revised = 0          # how often recorded values were replaced
 
     def open(self) -> None:
         "Begin a pass"
@@ -205,7 +205,7 @@ _RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables 
 _MEANT = {'loss', 'pred', 'targ', 'n', 'loss_n', 'ignored', 'reduction', *_RESERVED}    # keys that mean something
 
 ACCUMULATOR_KINDS = {'columns': (None, COLUMNS_KINDS), 'metrics': [str], 'left_out': [str], 'returned': [str],
-                     'losses': [str], 'objects': {str: object}}
+                     'losses': [str], 'objects': {str: object}, 'batches': {str: [object]}}
 
 class Accumulator:
     """The losses and metrics of one pass, by batch, and their means
@@ -223,14 +223,15 @@ class Accumulator:
     ):
         self.prefix = 'valid_' if columns is None else 'train_'
         self.columns = Columns() if columns is None else columns
-        self.metrics, self.sets, self.inputs = [*metrics], [*sets], inputs
+        self.metrics, self.sets, self.inputs = [m for m in metrics if m.train or columns is None], [*sets], inputs
         self.is_sum, self.may_miss = is_sum, may_miss
         self.objects = {self._name(m.name, s): (m, s, m.call(reset_copy, m.f, device))     # of each set
-                        for m, s in product(metrics, self.sets) if m.is_object}
-        self.entries: dict[str, list] = {}     # metric function → names of its values
-        self.left_out: set[str] = set()             # metrics that have no inputs in this pass
-        self.losses: dict[str, None] = {}           # columns of losses
-        self.returned: dict[str, None] = {}         # names of the numbers that the step returns beside them
+                        for m, s in product(self.metrics, self.sets) if m.is_object}
+        self.batches = {m.name: [] for m in self.metrics if m.whole}    # (set, predictions, targets), on the host
+        self.entries = {}           # metric function → names of its values
+        self.left_out = set()       # metrics that have no inputs in this pass
+        self.losses = {}            # columns of losses, as keys
+        self.returned = {}          # names of the numbers that the step returns beside them, as keys
         self.others = _MEANT.union(*((m.name, m.pred, m.targ) for m in metrics))    # keys that are none of these
         self.others |= {self._name(o, s) for o in ['loss', *(m.name for m in metrics)] for s in self.sets}
 
@@ -274,6 +275,10 @@ class Accumulator:
             if may_miss and not {m.pred, m.targ} <= result.keys(): self.left_out.add(m.name)
             if m.name in self.left_out: continue
             pred, targ = map(_detached, m.inputs(result))
+            if m.whole:
+                self.batches[m.name].append([of_set, *(t.to('cpu', non_blocking=t.is_cuda, copy=True)
+                                                       for t in map(torch.as_tensor, (pred, targ)))])
+                continue
             if m.is_object:
                 m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
                 continue
@@ -281,6 +286,7 @@ class Accumulator:
             else: value, weight = map(kept, m.call(m.with_count, pred, targ))
             is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
             entries = {m.name: value} if is_single else m.columns(value)
+            if m.name not in self.entries: m.check(result)
             before = self.entries.setdefault(m.name, [*entries])
             if [*entries] != before: raise ValueError(
                 f'metric `{m.name}` returned {", ".join(entries) or "nothing"}, but {", ".join(before)} before: '
@@ -326,10 +332,22 @@ class Accumulator:
         for name, pairs in found.items():
             n = sum(n for _, n in pairs)
             res[name] = pairs[0][0] if len(pairs) == 1 else sum(v*n for v, n in pairs)/n if n else math.nan
+        for m in self.metrics if self.batches else ():
+            if not m.whole: continue
+            batches = [*filter(None, chain(*zip_longest(*world.all_gather(self._on_host()[m.name]))))]
+            for s in dict.fromkeys(['', *self.sets]):
+                found = [o for of_set, *o in batches if s in ('', of_set)]
+                values = m.columns(m.call(m.of_pass, found)) if found else {}
+                res |= {self._name(k, s): float(v) for k, v in values.items()}
         def place(o):       # set by set, what the step returned last
-            i, s = max(((i, s) for i, s in enumerate(self.sets) if o[0].startswith(f'{s}_')), default=(-1, ''))
-            return i, o[0].removeprefix(f'{s}_') in self.returned
+            of_set = max((i for i, s in enumerate(self.sets) if o[0].startswith(f'{s}_')), default=-1)
+            return of_set, o[0].endswith((*self.returned,))
         return dict(sorted(res.items(), key=place))
+
+    def _on_host(self):
+        "Return predictions and targets for `whole` metrics once they have arrived"
+        if self.batches and torch.cuda.is_available(): torch.cuda.synchronize()
+        return self.batches
 
     def running(self, is_alone: bool = True) -> dict[str, float]:
         "Compute the means so far of all but losses, on this rank, for a live display, without large metric objects"
@@ -344,7 +362,7 @@ class Accumulator:
         "Return the state; the history holds the columns of training"
         columns = self.columns.state_dict() if self.prefix == 'valid_' else None
         return {'columns': columns, 'metrics': [m.name for m in self.metrics], 'left_out': sorted(self.left_out),
-                'returned': [*self.returned], 'losses': [*self.losses],
+                'returned': [*self.returned], 'losses': [*self.losses], 'batches': self._on_host(),
                 'objects': {k: object_state(o) for k, (_, _, o) in self.objects.items()}}
 
     def load_state_dict(self, state: Mapping) -> None:
@@ -355,7 +373,7 @@ class Accumulator:
             raise ValueError(f'the pass began with the metrics {theirs}, and now there are {mine}')
         for k, (_, _, o) in self.objects.items(): load_object_state(o, state['objects'][k])
         self.left_out, self.returned = set(state['left_out']), dict.fromkeys(state['returned'])
-        self.losses = dict.fromkeys(state['losses'])
+        self.losses, self.batches = dict.fromkeys(state['losses']), to_device(state['batches'], 'cpu')
         if state['columns'] is not None: self.columns.load_state_dict(state['columns'])
 
 # %% ../../nbs/loop/06_columns.ipynb #b34cf945
@@ -370,9 +388,7 @@ _SMALL = 2**20      # bytes: a larger metric object is not copied for a live dis
 
 def _computed(metric, o):
     "Compute a copy of a metric object; nothing if it is large, or has too few samples as yet"
-    sizes = []
-    map_tensors(lambda t: sizes.append(t.nbytes), object_state(o))
-    if sum(sizes) > _SMALL: return {}
+    if sum(t.nbytes for t in tensors_in(object_state(o))) > _SMALL: return {}
     try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
     except Exception: return {}
 

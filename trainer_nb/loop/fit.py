@@ -7,10 +7,9 @@ __all__ = ['FIT_KINDS', 'TrainingInterrupted', 'Interrupts', 'Phase', 'Training'
 
 # %% ../../nbs/loop/11_fit.ipynb #fc6da8c1
 import math, os, re, signal, threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from itertools import chain, takewhile
 from time import perf_counter
 from types import GeneratorType, TracebackType
 from typing import Any
@@ -19,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from trainer_nb.base import (
-    check_kinds, described, drop_locals, format_bytes, is_oom, memory_in_use, note_place, to_device
+    described, drop_locals, format_bytes, is_oom, memory_in_use, to_device
 )
 from trainer_nb.data import (
-    Pass, RNG_STATE_KINDS, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
+    Pass, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 )
-from .columns import COLUMNS_KINDS, Accumulator
+from .columns import Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
 from .mistakes import check_first
@@ -52,8 +51,8 @@ class Interrupts:
         self.is_open, self.since = False, perf_counter()
 
     def __enter__(self) -> 'Interrupts':
-        is_main = threading.current_thread() is threading.main_thread()
-        self.pid, self.takes = os.getpid(), is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        self.pid, is_main = os.getpid(), threading.current_thread() is threading.main_thread()
+        self.takes = is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         if self.takes: self.old = signal.signal(signal.SIGINT, self._handle)
         return self
 
@@ -90,38 +89,37 @@ class Phase:
     """
     training = False        # whether its losses train
     is_last = False         # whether the batch is the last one of an epoch
+    learn = None            # the learner, while it is open
+    below = None            # the `Phase` in which it was opened
+    sums = None             # `Accumulator` of its losses and metrics
+    model = loss_fn = None  # that the steps call, as hooks chose them
+    is_default = False      # the step is the library's own
+    default = None          # `DefaultResult` that makes its result
+    of_set = ''             # name of the validation set that the batch is of
+    stepped = False         # whether an optimizer stepped
+    next_due = math.inf     # optimizer step at which something is due
+    in_eval = None          # modules in evaluation mode when it was left, or covered; None: not yet
 
     def __init__(self, pass_: Pass | None = None):
-        self.pass_ = pass_                              # resumable; None: a phase that runs no batches
-        self.learn: Any = None                          # the learner, while it is open
-        self.sums: Accumulator | None = None            # of its losses and metrics
-        self.of_set = ''                                # name of the validation set that the batch is of
-        self.below: Phase | None = None                 # in which it was opened
-        self.model: nn.Module | None = None             # that the steps call, and their loss function, as hooks
-        self.loss_fn: Callable | None = None            # chose them
-        self.at: dict[str, tuple] = {}                  # event → calls of hooks
-        self.do: dict[str, Callable] = {}               # 'do_step' ... → the step within its hooks; 'step': the
-                                                        # user's or the library's own, a function of the batch
-        self.is_default = False                         # it is the library's own
-        self.default: DefaultResult | None = None       # makes its result
-        self.groups: list[tuple] = []                   # column of a learning rate, its param group
-        self.next_due = math.inf                        # optimizer step at which something is due
-        self.recorded: dict = {}                          # by `learn.record` for this batch: (value, has a mean)
-        self.n = self.total = 0                         # samples of the batch: on this rank, on all ranks; until the
-                                                        # step has returned, as the loader tells
-        self.stepped = False                            # whether an optimizer stepped
-        self.in_eval: list[nn.Module] | None = None     # modules in evaluation mode when it was left, or covered
+        self.pass_ = pass_          # resumable; None: a phase that runs no batches
+        self.at = {}                # event → calls of hooks
+        self.do = {}                # 'do_step' ... → the step within its hooks; 'step': the user's or the library's
+                                    # own, a function of the batch
+        self.lr_names = []          # columns of learning rates
+        self.recorded = {}          # by `learn.record` for this batch: name → (value, has a mean)
+        self.n = self.total = 0     # samples of the batch: on this rank, on all ranks; as the loader tells, until the
+                                    # step has returned
         self.clear()
 
     def clear(self) -> None:
         "Forget the batch, so that no tensor outlives it"
-        self.batch = self.pred = None                   # on the device; what the model or the step returned
-        self.loss: Tensor | None = None
-        self.result: Mapping | None = None              # of the step; None also while it yields losses
-        self.weight: Any = None                         # of the loss, number or 0-d tensor
-        self.has_pred = False                           # whether `after_pred` was fired
-        self.generator: GeneratorType | None = None     # of a step that yields losses
-        self.opt_names: tuple[str, ...] = ()            # optimizers that step after the loss
+        self.batch = self.pred = None       # on the device; what the model or the step returned
+        self.loss = None            # 0-d tensor
+        self.result = None          # mapping that the step returned; None also while it yields losses
+        self.weight = None          # of the loss, number or 0-d tensor
+        self.has_pred = False       # whether `after_pred` was fired
+        self.generator = None       # of a step that yields losses
+        self.opt_names = ()         # optimizers that step after the loss
 
     def release(self) -> None:
         "Drop what belongs to the learner; the pass and its values stay"
@@ -147,9 +145,7 @@ class Phase:
             set_opt_modes(learn.opts.values(), self.training)
             with torch.set_grad_enabled(self.training): yield self
         except Exception as e:
-            if not isinstance(e, Cancel) and not _is_placed(e):
-                learn.explain(e)
-                note_place(e, f'raised {self.place()}', self.batch)
+            _note_place(learn, e, self.place(), self.batch)
             raise
         finally:
             learn.phase, self.in_eval = self.below, [m for m in found if not m.training]
@@ -168,8 +164,6 @@ class Phase:
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
         self.do['step'], is_own = learn.step_of(self.training)
         self.is_default, self.default = not is_own, DefaultResult(self.loss_fn)
-        groups = chain.from_iterable(o.param_groups for o in learn.opts.values())
-        self.groups = [*zip(lr_names(learn.opts), groups)]
 
     def place(self) -> str:
         "Say in words where it is"
@@ -270,7 +264,9 @@ class Phase:
     def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
         if self.sums is None: return
-        rates = {name: kept(g['lr']) for name, g in self.groups}
+        groups = [g for o in self.learn.opts.values() for g in o.param_groups] if self.training else []
+        if len(groups) != len(self.lr_names): self.lr_names = lr_names(self.learn.opts)      # a group was added
+        rates = {name: kept(g['lr']) for name, g in zip(self.lr_names, groups)}
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
                       counts=not self.is_padding)
         self.recorded = {}
@@ -287,10 +283,10 @@ class Phase:
     def make_room(self, e: BaseException) -> None:
         "Release a batch that ran out of memory, and note in the error what was in use and what helps"
         learn = self.learn
-        used, limit = memory_in_use(learn.device)
+        in_use = ' of '.join(format_bytes(o) for o in memory_in_use(learn.device) if o)
         text = 'memory ran out'
         if self.batch is not None: text += f' with a batch {described(self.batch)}'
-        if used: text += f'; in use {format_bytes(used)}' + (f' of {format_bytes(limit)}' if limit else '')
+        if in_use: text += f'; in use {in_use}'
         smaller = 'smaller batches'
         if self.training: smaller += ', whose size learn.find_batch_size() finds, with GradAccum(n) for the same steps'
         elif learn.fitting is not None: smaller += ' in valid_dl'
@@ -305,7 +301,7 @@ class Phase:
     def begin_sums(self, learn: Any) -> 'Phase':
         "Make the accumulator of losses and metrics"
         sets, (_, is_own) = self.pass_.adapter.sets or ('',), learn.step_of(self.training)
-        if sets != ('',): check_sets(sets, learn.metrics)
+        check_sets(sets, learn.metrics)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
         columns = learn.history.columns if self.training else None
         is_summed = not is_own and is_sum(learn.own_loss_fn)
@@ -322,8 +318,12 @@ class Phase:
         self.pass_.load_state_dict(state['pass'])
         self.sums.load_state_dict(to_device(state['sums'], device))
 
-def _is_placed(e):
-    return any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
+def _note_place(learn, e, place, batch=None):
+    "Note in an error what to do, and where and with which batch training failed, unless that has happened"
+    is_noted = any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
+    if is_noted or isinstance(e, Cancel): return
+    learn.explain(e)
+    e.add_note(f'raised {place}' + ('' if batch is None else f'; batch: {described(batch)}'))
 
 def _checked_yield(item, opts):
     "Return the name of an optimizer and its loss, which a step yielded"
@@ -435,8 +435,6 @@ def misplaced(e: Cancel) -> RuntimeError:
 _PHASE_KINDS = (None, {'pass': {str: object}, 'sums': {str: object}})
 FIT_KINDS = {'plan': {str: (None, int)}, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'is_trained': bool,
              'time_s': (int, float), 'in_eval': [str], 'warm': [str]}
-_RANK_KINDS = {'rng_states': RNG_STATE_KINDS, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'columns': COLUMNS_KINDS,
-               'hooks': {str: object}, 'objects': {str: object}, 'buffers': [{str: Tensor}]}
 
 class Fit:
     """One `learn.fit(...)`: a context manager around its epochs
@@ -444,21 +442,22 @@ class Fit:
     As it opens, hooks join and SIGINT is handled. However it ends, its exit tells the hooks and restores the
     learner. After a stop it keeps what `resume` needs.
     """
+    learn = None            # the learner, while it runs
+    train = valid = None    # the open passes, a `Training` and a `Validation`
+    is_trained = False      # the training pass of this epoch is done
+    state = 'new'           # then 'running'; 'stopped', between two batches; or 'over'
+    time_s = 0.             # spent in this epoch before a stop
+    opened = None           # clock when it was opened or resumed
+    rng_states = None       # RNG states at a stop; None while it runs
+    loaders = ()            # the user's own train_dl and valid_dl
+    row = None              # of the history, while `after_valid` or `after_epoch` is fired
+    interrupts = None       # `Interrupts`, while it runs
+
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
-        self.learn: Any = None              # the learner, while it runs
-        self.train: Training | None = None  # the open passes
-        self.valid: Validation | None = None
-        self.is_trained = False             # the training pass of this epoch is done
-        self.state = 'new'                  # then 'running'; 'stopped', between two batches; or 'over'
-        self.time_s = self.opened = 0.      # spent in this epoch before a stop; clock when it was opened or resumed
-        self.rng_states: tuple | None = None    # RNG states at a stop; None while it runs
-        self.warm: list = []                # loaders that kept worker processes then
-        self.kept: list[nn.Module] = []     # modules that hooks keep in evaluation mode in training
-        self.loaders: tuple = ()            # the user's own train_dl and valid_dl
-        self.row: dict | None = None        # of the history, while `after_valid` or `after_epoch` is fired
-        self.interrupts: Interrupts | None = None
-        self.closing = ExitStack()          # what is undone at its end
+        self.warm = []              # loaders that kept worker processes when it was stopped
+        self.kept = []              # modules that hooks keep in evaluation mode in training
+        self.closing = ExitStack()  # what is undone at its end
 
     # it begins and ends
 
@@ -496,17 +495,15 @@ class Fit:
 
     def _report(self, learn, e):
         "Tell the hooks how it ended; add notes to an error"
+        self.time_s, self.opened = self.spent_s, None
         try:
             if isinstance(e, Stop): self.state = 'stopped'
             if isinstance(e, CancelFit): learn.cancel(e.args[0] if self.state == 'stopped' else 'fit')
             elif isinstance(e, KeyboardInterrupt): learn.cancel('interrupt')
             elif e is not None: learn.cancelled = 'error'
             if isinstance(e, Cancel) and not isinstance(e, CancelFit): raise misplaced(e) from e
-            if isinstance(e, Exception) and not isinstance(e, Cancel) and not _is_placed(e):
-                learn.explain(e)
-                note_place(e, f'raised {learn.position}', None)
+            if isinstance(e, Exception): _note_place(learn, e, learn.position)
         finally:
-            self.time_s += perf_counter() - self.opened
             if self.state != 'stopped': set_opt_modes(learn.opts.values(), False)
             learn.calls.close('after_fit', learn)
 
@@ -527,11 +524,11 @@ class Fit:
 
     # its epochs
 
-    def start(self, rates: Mapping) -> None:
-        "Begin with nothing to resume, at the learning rates of some optimizers"
+    def start(self, lr: float | Mapping | None = None) -> None:
+        "Begin with nothing to resume, at a learning rate, or some by name"
         learn, plan, history = self.learn, self.plan, self.learn.history
         self.fire_first()
-        for name, lr in rates.items(): set_lr(learn.opts[name], lr)        # after what hooks restored
+        if lr is not None: set_lr(learn.opts, lr)       # after what hooks restored
         if plan.resume and not history.n_steps and learn.is_main:
             print('fit(resume=True): nothing to resume, training starts from the beginning')
         plan.begin(learn.state, len(history), history.n_steps)
@@ -550,6 +547,8 @@ class Fit:
         switch(modes, True, *modules)
         learn.calls.fire('before_fit', learn)
         self.kept = [m for m in modes if not m.training]
+        watched = ((h.monitor, h.mode) for h in learn.hooks if getattr(h, 'monitor', None) and hasattr(h, 'mode'))
+        learn.history.latest.monitor = next(watched, ('valid_loss', 'min'))
 
     def _restore_rng(self):
         learn = self.learn
@@ -560,6 +559,7 @@ class Fit:
     def run(self) -> None:
         "Train and validate, epoch by epoch, until the fit is done"
         learn, plan, state = self.learn, self.plan, self.learn.state
+        learn.history.latest.first = plan.first_row
         while self._is_due():
             is_new = self._open_epoch()
             try:
@@ -612,6 +612,11 @@ class Fit:
                 self.rng_states = rng_states(learn.train_dl, learn.valid_dl)
                 raise Stop(what)
 
+    @property
+    def spent_s(self) -> float:
+        "Seconds spent in this epoch, without pauses"
+        return self.time_s + (0. if self.opened is None else perf_counter() - self.opened)
+
     def is_open(self, state: StepState) -> bool:
         "Return whether anything is left to do"
         return self.train is not None or self.plan.is_ahead(state)
@@ -631,19 +636,20 @@ class Fit:
             learn.state.reset_epoch()
             learn.history.columns.open()
             self.train = Training(Pass(learn.train_dl)).begin_sums(learn)
-        self.opened, self.train.pass_.epoch = perf_counter(), learn.state.epoch
+        self.opened = perf_counter()
+        self.train.pass_.begin_epoch(learn.state.epoch)
         return is_new
 
     def _ends_with_valid(self):
         "After the training pass, return whether a validation is due, or open"
-        learn, rows = self.learn, self._valid_rows()
-        if learn.valid_dl is None or rows and rows[-1]['step'] == learn.state.optimizer_step: return False
+        learn = self.learn
+        if learn.valid_dl is None or self._last_valid().get('step') == learn.state.optimizer_step: return False
         return self.valid is not None or self.plan.validates(learn.state)
 
-    def _valid_rows(self):
-        "The validation passes of this epoch"
-        state, rows = self.learn.state, reversed(self.learn.history.valid_rows)
-        return [*takewhile(lambda o: o['epoch'] == state.epoch, rows)][::-1]
+    def _last_valid(self):
+        "The row of the latest validation of this epoch; {} if there is none"
+        [row] = self.learn.history.valid_rows[-1:] or [{}]
+        return row if row.get('epoch') == self.learn.state.epoch else {}
 
     def _close_valid(self):
         "Record the values of a validation"
@@ -661,11 +667,11 @@ class Fit:
         values = {'train_' + k: v for k, v in train.sums.means(learn.world).items()}
         if learn.world.size > 1: history.columns.agree(learn.world)
         history.returned |= train.sums.returned
-        for row in self._valid_rows(): values |= {k: v for k, v in row.items() if k not in ('batch', 'step')}
+        values |= {k: v for k, v in self._last_valid().items() if k not in ('batch', 'step')}
         if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.sums.means(learn.world).items()}
         for name in lr_names(learn.opts) if history.n_steps else ():       # the last ones
             if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
-        row = {'epoch': learn.state.epoch, **values, 'time_s': self.time_s + perf_counter() - self.opened}
+        row = {'epoch': learn.state.epoch, **values, 'time_s': self.spent_s}
         with self.interrupts.open(False):      # what is counted is recorded
             learn.state.epoch += 1
             self.train = self.valid = None
@@ -710,15 +716,13 @@ class Fit:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
         if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
-        ids = {*map(id, in_eval or ())}
-        running_s = perf_counter() - self.opened if self.state == 'running' else 0.
-        def had_workers(dl): return is_warm(dl) or not {*map(id, self.warm)}.isdisjoint(map(id, each(dl)))
-        return {'plan': self.plan.state_dict(), **{k: self._state_of(k) for k in ('train', 'valid')},
-                'is_trained': self.is_trained, 'time_s': self.time_s + running_s,
-                'in_eval': [k for k, m in named_parts(learn, learn.own_model).items() if id(m) in ids],
+        def had_workers(dl): return is_warm(dl) or any(map(self.warm.__contains__, each(dl)))
+        return {'plan': self.plan.state_dict(), **self._pass_states(),
+                'is_trained': self.is_trained, 'time_s': self.spent_s,
+                'in_eval': [k for k, m in named_parts(learn, learn.own_model).items() if m in (in_eval or ())],
                 'warm': [o for o in ('train_dl', 'valid_dl') if had_workers(getattr(learn, o))]}
 
-    def _state_of(self, name): return self.phases[name].state_dict() if name in self.phases else None
+    def _pass_states(self): return {'train': None, 'valid': None, **{k: o.state_dict() for k, o in self.phases.items()}}
 
     def load_state_dict(self, learn: Any, state: Mapping, plan: bool = False) -> None:
         "Take over the progress of another fit of the same parts, with `plan` its bounds, too"
@@ -734,19 +738,13 @@ class Fit:
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
             self.valid = Validation(Pass(learn.valid_dl)).begin_sums(learn)
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
-        self.warm = [getattr(learn, o) for o in state['warm'] if self._starts_workers(learn, o)]
-
-    def _starts_workers(self, learn, name):
-        "Return whether a loader had workers that no open pass starts again"
-        phase = self.valid if name == 'valid_dl' else None if self.is_trained else self.train
-        is_open = phase is not None and phase.pass_.start is not None
-        return not is_open and getattr(getattr(learn, name), 'persistent_workers', False)
+        self.warm = [getattr(learn, o) for o in state['warm']]
 
     def rank_state(self, learn: Any) -> dict:
         "Return the state of this rank alone, where several train together"
         at = self.rng_states or rng_states(learn.train_dl, learn.valid_dl)
         columns = learn.history.columns
-        res = {'rng_states': at, **{k: self._state_of(k) for k in ('train', 'valid')},
+        res = {'rng_states': at, **self._pass_states(),
                'columns': columns.state_dict(columns.start),
                'hooks': {h.name: h.state_dict() for h in learn.hooks if h.is_own},
                'objects': object_states(learn.objects), 'buffers': [learn.world.own_buffers(m) for m in trained(learn)]}
@@ -754,7 +752,6 @@ class Fit:
 
     def load_rank_state(self, learn: Any, state: Mapping) -> None:
         "Restore the state of this rank"
-        check_kinds(state, _RANK_KINDS, 'the state of a rank')
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
         learn.history.columns.load_pass(state['columns'])
         for h in learn.hooks:

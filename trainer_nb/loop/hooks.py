@@ -245,7 +245,7 @@ class Calls:
         self.is_main = is_main
         known = {} if old is None else {(id(o.hook), o.point): o for here in old.at.values() for o in here}
         self.hooks = [h for h in hooks if is_main or not isinstance(h, MainProcessHook)]
-        self.at: dict[str, tuple[Call, ...]] = dict.fromkeys(LIFECYCLE, ())
+        self.at = dict.fromkeys(LIFECYCLE, ())
         for hook in self.hooks:
             for p in points(hook): self.at[p] += (known.get((id(hook), p)) or Call(hook, p),)
 
@@ -323,7 +323,7 @@ class HookList(list):
     "The hooks of a learner, in the order in which they run"
     def __init__(self, hooks: Iterable[Hook] = ()):
         super().__init__()
-        self.registered: list[Hook] = []        # in the order of registration
+        self.registered = []        # in the order of registration
         self.calls = Calls()
         self.add(*hooks)
 

@@ -23,20 +23,21 @@ from trainer_nb.base import (
     backward, check_seed, default_device, folded, opt_step, rng_state, sample_counts, set_rng_state, set_seed,
     to_device, with_comments
 )
-from ..data import Pass, adapter_of, as_loader, each, is_shuffled, length, sets_of
+from ..data import Pass, as_loader, each, is_shuffled, length, sets_of
 from .columns import check_column
 from .fit import Fit, Interrupts, Phase, Validation, misplaced
 from .history import History
 from .hook_table import HookTable
 from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
-from .metrics import as_metrics, check_sets
+from .metrics import as_metrics
 from trainer_nb.loop.mistakes import (
     check_model, float_dtype, is_data, is_samples, missing_name, refuse_fit, refuse_others
 )
 from trainer_nb.loop.optim import (
-    check_optimizers, load_optimizer, lr_names, make_optimizers, needs_closure, parameters, trained, trained_parameters
+    check_optimizers, group_rates, load_optimizer, lr_names, make_optimizers, named_parameters, needs_closure,
+    parameters, set_lr, trained
 )
-from .plan import Plan, StepState, as_rate, fit_rates
+from .plan import Plan, StepState
 from .predict import Joined, about_step, as_inputs, predict_loader
 from .sandbox import DryRun, dry_run
 from .snapshot import named_objects
@@ -51,7 +52,7 @@ def _of_phase(name, doc):
     return property(get, put, doc=doc)
 
 _ELSEWHERE = {      # what a learner of this library does not have, and what to do instead
-    'lr': 'pass the rate to the next fit, learn.fit(1, lr=...); in a run, run.set_lr(...). learn.lrs() has all',
+    'lr': 'learn.set_lr(.01) sets it, in a running fit, too; learn.lrs() has all',
     'epochs': 'pass their number to fit, learn.fit(3)',
     **{o: 'override the method in a subclass of Learner, or wrap it in a hook, '
           f'LambdaHook({o}=f) with f(learn, nxt)' for o in STEPS}}
@@ -103,7 +104,6 @@ class Learner:
         with folded():
             if others: refuse_others('Learner', Learner.__init__, others)
             check_model(model, loss_fn)
-            if lr is not None and not isinstance(lr, Mapping): as_rate('lr', lr)
             if seed is not None: check_seed(seed)
             self.phase = Phase()                # the innermost one; this one runs nothing
             self.own_model, self.own_loss_fn = model, loss_fn
@@ -119,16 +119,15 @@ class Learner:
             self.fitting: Fit | None = None     # the fit that runs
             self.stopped: Fit | None = None     # the one that `resume` continues
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
-            self.requests: deque = deque()      # what a running fit was asked for and has not done yet
+            self.requests = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
             self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
             if bs != 64 and self.train_dl is train_dl and getattr(train_dl, 'batch_size', bs) != bs:
                 warnings.warn(f'bs={bs} changes nothing in train_dl, with its batch_size={train_dl.batch_size}',
                               stacklevel=3)
             self._set_opts(make_optimizers(model, optim, lr, loss_fn))
-            self.metrics: list = as_metrics(metrics)
-            check_sets(sets_of(self.valid_dl), self.metrics)
-            self.objects: dict = named_objects(state)      # what checkpoints hold besides
+            self.metrics: list = as_metrics(metrics, sets_of(self.valid_dl))
+            self.objects = named_objects(state)      # what checkpoints hold besides
             self.display: Hook | None = self._make_display(display) if display else None
             self.hooks = HookList([*as_hooks(hooks), *filter(None, [self.display])])
 
@@ -253,7 +252,8 @@ class Learner:
             if keep_best: hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
             plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks, resume, on_interrupt)
             plan.check(self.valid_dl)
-            fit, rates, stopped = Fit(plan), fit_rates(lr, self.opts), self.stopped
+            if lr is not None: group_rates(self.opts, lr)       # refuses names that there are not
+            fit, stopped = Fit(plan), self.stopped
             is_left = stopped is not None and stopped.train is not None and not stopped.is_trained
             if is_left and not resume: warnings.warn(
                 'fit begins a new epoch, without the rest of the one that was stopped '
@@ -266,7 +266,7 @@ class Learner:
                     fit.restore()
                 else:
                     if self.seed is not None and not self.history.n_steps: set_seed(self.seed)
-                    fit.start(rates)
+                    fit.start(lr)
                 fit.run()
         return self.history
 
@@ -299,6 +299,23 @@ class Learner:
     def stop(self) -> None:
         "End a running fit between two batches, from a hook, a widget or another thread; `resume` continues it"
         self.request('stop')
+
+    @with_comments
+    def set_lr(self,
+        lr: float | Mapping[str, float],    # > 0, of the group with the largest rate; others keep their ratio to it.
+                                            # Or rates by names of optimizers or param groups, {'head': 1e-3}
+    ) -> None:
+        """Set learning rates; in a running fit a hook does so at once, another thread by a request
+
+        What a schedule sets after that is scaled by the same factor, to the end of the fit. The plot marks the change.
+        Raises ValueError or TypeError.
+        """
+        with folded():
+            group_rates(self._opts, lr)
+            if self.history.columns.thread not in (None, get_ident()): return self.request(lambda o: o.set_lr(lr))
+            set_lr(self._opts, lr)
+            rates = lr if isinstance(lr, Mapping) else {'lr': lr}
+            self.history.flag(', '.join(f'{k} → {float(v):.3g}' for k, v in rates.items()))
 
     def cancel(self, what: str) -> None:
         "Note in `cancelled` what ended early, tell the hooks, and forget the batch"
@@ -377,7 +394,7 @@ class Learner:
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
                     phase.count()
                     phase.clear()
-            if not phase.pass_.n: raise ValueError('there is nothing to predict: no batch')
+            phase.check_any('the loader')
             return (preds.result(), targs.result()) if with_targs else preds.result()
 
     def _prediction_step(self, phase, how):
@@ -401,10 +418,9 @@ class Learner:
         with folded():
             self.check_thread()
             dtype = float_dtype(self.own_model)
-            batch = [to_device(as_inputs(o, dtype), self.device) for o in (inputs, named)]
-            phase = Validation(Pass([batch]))
+            phase = Validation(Pass([]))
             with self._apart(phase):
-                phase.batch = batch
+                phase.batch = [to_device(as_inputs(o, dtype), self.device) for o in (inputs, named)]
                 phase.do['step'] = lambda batch: {'pred': phase.model(*batch[0], **batch[1])}
                 phase.do['do_step']()
                 return phase.pred
@@ -514,27 +530,18 @@ class Learner:
         if self.train_dl is None: raise ValueError(
             'there is no train_dl: pass one to Learner, or set learn.train_dl')
         check_model(self.own_model, self.own_loss_fn)
-        self.train_dl, self.valid_dl = self._checked('train_dl', True), self._checked('valid_dl')
-        if not any(p.requires_grad for p in trained_parameters(self)): raise ValueError(
+        for name in 'train_dl', 'valid_dl':     # either may have been assigned since
+            dl = self.loader_for(getattr(self, name), name == 'train_dl')
+            setattr(self, name, dl)
+            for key, o in (sets_of(dl) or {'': dl}).items():
+                if o is not None and length(o) == 0: raise ValueError(
+                    f'{name}{key and f"[{key!r}]"} is empty: no data, or drop_last with less than one batch?')
+        if not any(p.requires_grad for p in named_parameters(trained(self)).values()): raise ValueError(
             f'{type(self.own_model).__name__} has no trainable parameters: nothing to fit; unfreeze some')
         if not self._opts: raise ValueError(
             'there is no optimizer: the model had no parameters when the learner was made; set learn.opt')
-        self.metrics = as_metrics(self.metrics)
-        check_sets(sets_of(self.valid_dl), self.metrics)
+        self.metrics = as_metrics(self.metrics, sets_of(self.valid_dl))
         self._set_opts(self._opts)
-
-    def _checked(self, name, shuffle=False):
-        "Make a loader of what was assigned since, and refuse an empty one"
-        dl = self.loader_for(getattr(self, name), shuffle)
-        is_own = self.is_own('train_step') or not shuffle and self.is_own('eval_step')
-        loaders = {f'{name}[{k!r}]': o for k, o in sets_of(dl).items()} or {name: dl}
-        for name, o in loaders.items():
-            if adapter_of(o).parts and not is_own: raise TypeError(
-                f'{name} is {o}, whose batches are dicts by loader, which the default step cannot '
-                'take: pass train_step=f(batch, learn), with batch[name] for each')
-            if o is not None and length(o) == 0:
-                raise ValueError(f'{name} is empty: no data, or drop_last with less than one batch?')
-        return dl
 
     # hooks
 
@@ -620,20 +627,15 @@ class Learner:
         return f'in epoch {epoch}, after {pass_.n} of {length(pass_.dl) or "?"} {name} batches'
 
     @property
-    def bounds(self) -> dict:     # 'epoch', 'step' → its end in `state`, None: unbounded;
-                                            # 'row', 'batch' → number in `history` before it;
-                                            # 'valid_every'
-        "Where the running or stopped fit began, and where it ends"
-        fit = self.fitting or self.stopped
-        plan = Plan() if fit is None else fit.plan
-        return {'epoch': plan.end_epoch, 'step': plan.end_step, 'row': plan.first_row,
-                'batch': plan.first_batch, 'valid_every': plan.valid_every}
+    def plan(self) -> Plan:
+        "Where the running or stopped fit began in `history`, and where it ends, as `state` counts"
+        return getattr(self.fitting or self.stopped, 'plan', Plan())
 
     @property
     def valid_idx(self) -> int:
         "Finished batches of the fit's open validation pass; 0 if there is none"
-        fit = self.fitting or self.stopped
-        return fit.valid.pass_.n if fit is not None and fit.valid is not None else 0
+        valid = getattr(self.fitting or self.stopped, 'valid', None)
+        return 0 if valid is None else valid.pass_.n
 
     @property
     def is_last_batch(self) -> bool:
@@ -664,21 +666,12 @@ class Learner:
             check_column(name, lr_names(self._opts) + taken)
             phase.recorded[name] = kept(value), mean
 
-    # what the façade above all wings fills in
+    # what the façade above all wings has; this learner draws nothing and writes no files
 
     def explain(self, e: BaseException) -> None:
-        "Add a note to an error on what to do: none here, which knows no advice"
+        "Add a note to an error on what to do"
 
-    def _make_display(self, display: bool | str) -> Hook | None:
-        "Make the hook that `Learner(display=...)` adds: none here, which draws nothing"
-
-    def _keep_best(self, hooks: list[Hook], keep_best: bool | str) -> list[Hook]:
-        "Return the hooks of `fit(keep_best=...)`: none here, which keeps no weights"
-        raise RuntimeError('fit(keep_best=...) keeps weights: use the Learner of trainer_nb.all')
-
-    def _resume_from(self, source: bool | str | PathLike) -> bool:
-        "Restore a checkpoint: none here, which reads no files"
-        raise RuntimeError('fit(resume=...) reads a checkpoint: use the Learner of trainer_nb.all')
+    def _make_display(self, display): return None
 
     # checks
 
@@ -701,7 +694,7 @@ class Learner:
             except AttributeError as e: raise missing_name(self, name, e) from None
 
     def __repr__(self):
-        parts, params = trained(self), trained_parameters(self)
+        parts, params = trained(self), {*named_parameters(trained(self)).values()}
         is_known = not any(map(nn.parameter.is_lazy, params))  # lazy layers have no shapes before their first batch
         n = f'{sum(p.numel() for p in params):,}' if is_known else 'unknown'
         opts = ', '.join(type(o).__name__ for o in self._opts.values()) or 'no optimizer'

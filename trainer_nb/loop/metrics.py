@@ -19,7 +19,8 @@ from torch import Tensor
 from ..base import check_kinds, did_you_mean, with_comments
 from ..data import sets_of
 from .hooks import is_custom
-from .steps import stack_scalars
+from .mistakes import check_shapes
+from .steps import needed_names, stack_scalars
 
 # %% ../../nbs/loop/05_metrics.ipynb #1f938cee
 def accuracy(
@@ -67,16 +68,20 @@ class Metric:
         targ: str = 'targ',       # key in `learn.result` of the second argument. Of an output with
                                   # `logits`, the function gets these, with classes in dimension 1
         classes: Sequence[str] | None = None,   # names of a vector's entries; None: their indices
+        whole: bool = False,      # call `f` once, after the pass, with all predictions and targets as NumPy
+                                  # arrays; targets first if `f(y_true, ...)` names them so, as in scikit-learn
+        train: bool = False,      # with `whole`: of training, too, whose predictions must then fit into memory
     ):
-        self.is_object = all(hasattr(f, o) for o in ('update', 'compute', 'reset'))
+        self.is_object = not whole and all(hasattr(f, o) for o in ('update', 'compute', 'reset'))
         if isinstance(f, type) or not callable(f) and not self.is_object: raise TypeError(
             f'metric {f!r}: expected a function, or an instance of a class with update, compute and reset')
         plain = getattr(f, 'func', f)   # of a partial
         self.f, self.prefix = f, f'{name}/' if name else ''
+        self.whole, self.train = whole, train or not whole
         self.name = name or getattr(plain, '__name__', type(plain).__name__).strip('<>')
-        if str(getattr(plain, '__module__', '')).startswith('sklearn.'): raise TypeError(
-            f'metric `{self.name}` of scikit-learn takes the targets first, and all of a pass: pass an object of '
-            'torchmetrics, or call it after the fit, with learn.predict(dl, with_targs=True)')
+        if not whole and str(getattr(plain, '__module__', '')).startswith('sklearn.'): raise TypeError(
+            f'metric `{self.name}` of scikit-learn takes all of a pass: Metric({self.name}, whole=True); of logits for '
+            f'classes, Metric(lambda pred, targ: {self.name}(targ, pred.argmax(1)), {self.name!r}, whole=True)')
         self.pred, self.targ, self.classes = pred, targ, classes
         self.with_count = getattr(plain, 'with_count', None)
 
@@ -91,12 +96,25 @@ class Metric:
             targ = targ.masked_fill(targ == ignored, -100)
         return pred, targ
 
+    def check(self, result: Mapping) -> None:   # raises ValueError
+        "Refuse a step's result whose shapes the function would broadcast"
+        if not (self.is_object or self.whole): self.call(check_shapes, *self.inputs(result), self.f)
+
     def call(self, f: Callable, *args: object) -> object:
         "Return `f(*args)`; an error that it raises gets a note that names the metric"
         try: return f(*args)
         except Exception as e:
             e.add_note(f'raised in metric `{self.name}`')
             raise
+
+    def of_pass(self,
+        batches: Sequence[Sequence[Tensor]],    # predictions and targets of each, on the host
+    ) -> Any:               # what the function returns
+        "Call the function of a `whole` metric"
+        columns = [torch.cat([*map(torch.atleast_1d, o)]) for o in zip(*batches)]
+        arrays = [(o.float() if o.dtype == torch.bfloat16 else o).numpy() for o in columns]
+        if needed_names(self.f)[:1] == ['y_true']: arrays.reverse()
+        return self.f(*arrays)
 
     def columns(self,
         value: object,       # what the function returned or the object computed
@@ -106,7 +124,8 @@ class Metric:
         if isinstance(value, Mapping): found = {f'{self.prefix}{k}': v for k, v in value.items()}
         for name, v in found.items():
             try:
-                t = stack_scalars(v) if isinstance(v, (list, tuple)) else torch.as_tensor(v)
+                t = torch.as_tensor(stack_scalars(v) if isinstance(v, (list, tuple)) else v,
+                                    dtype=torch.float64 if isinstance(v, float) else None)
                 if t.ndim > 1: raise ValueError
             except Exception: raise TypeError(
                 f'metric `{self.name}`: {name} is a {type(v).__name__} of shape {tuple(getattr(v, "shape", ()))}: '
@@ -136,11 +155,11 @@ def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
             f'and the metrics {", ".join(map(repr, metrics))}: rename a set or a metric, Metric(f, name=...)')
 
 # %% ../../nbs/loop/05_metrics.ipynb #15a87534
-def as_metrics(metrics: Any) -> list[Metric]:
+def as_metrics(metrics: Any, sets: Sequence[str] = ()) -> list[Metric]:
     "Convert functions and metric objects, or one, to `Metric`s of distinct names; raises ValueError"
     if not isinstance(metrics, (list, tuple)): metrics = [metrics]
     res = [o if isinstance(o, Metric) else Metric(o) for o in metrics]
-    check_sets((), res)
+    check_sets(sets, res)
     return res
 
 # %% ../../nbs/loop/05_metrics.ipynb #m3tr1c06

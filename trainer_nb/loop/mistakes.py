@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVENT_NAMES', 'refuse_others', 'is_data', 'refuse_fit', 'missing_name', 'check_model', 'is_samples', 'float_dtype',
-           'check_first']
+           'check_shapes', 'check_first']
 
 # %% ../../nbs/loop/00_mistakes.ipynb #9c197cb3
 import warnings
@@ -127,15 +127,22 @@ def check_model(model: object, loss_fn: object) -> None:
 
 # %% ../../nbs/loop/00_mistakes.ipynb #075e0944
 def is_samples(data: object) -> bool:
-    "Return whether it is a list of samples: with a number as target, with vectors of two lengths, or one vector twice"
+    """Return whether it is a list of samples: with a number as target, with vectors of two lengths, or one vector twice
+
+    Raises ValueError for pairs of pictures, which may be batches, too.
+    """
     if not isinstance(data, list) or not data: return False
     args, named, targ = unpack(data[0], None)
     fields = [*args, *named.values()]       # with the target
     if isinstance(targ, (int, float)) or getattr(targ, 'shape', None) == ():
         return len(fields) > 1 and sum(not getattr(o, 'shape', ()) for o in fields) == 1
     # a batch has as many targets as inputs; but ids and where texts begin are two lists of integers
-    are_vectors = all(isinstance(o, Tensor) and o.ndim == 1 and o.is_floating_point() for o in fields)
-    return are_vectors and len(fields) == 2 and (fields[0] is fields[1] or len(fields[0]) != len(fields[1]))
+    if len(fields) != 2 or not all(isinstance(o, Tensor) and o.is_floating_point() for o in fields): return False
+    if all(o.ndim == 3 and o.size(0) in (1, 3) for o in fields): raise ValueError(
+        f'a list of pairs of shape {tuple(fields[0].shape)} may hold samples, pictures, or batches of '
+        f'{fields[0].size(0)}: pass DataLoader(data, batch_size=64) if it holds samples, and '
+        'DataLoader(data, batch_size=None) if it holds batches')
+    return {o.ndim for o in fields} == {1} and (fields[0] is fields[1] or len(fields[0]) != len(fields[1]))
 
 def float_dtype(model: nn.Module) -> torch.dtype | None:
     "Return the floating-point dtype of a model's parameters"
@@ -148,8 +155,12 @@ def _are_probabilities(x):      # (n, classes, ...)
     return ((x >= 0).all() & ((x.sum(1) - 1).abs() < 1e-3).all()).tolist()     # a bool
 
 def _check_classes(pred, targ):
-    "Refuse float targets that do not sum to 1; warn of predictions that do"
-    if pred.ndim < 2 or pred.size(1) < 2: return
+    "Refuse one number for each sample, and float targets that do not sum to 1; warn of predictions that do"
+    if targ.ndim and (pred.ndim < 2 or pred.size(1) < 2): raise ValueError(
+        f'cross_entropy compares classes, and predictions of shape {tuple(pred.shape)} have one number for each '
+        'sample: return logits of shape (n, n_classes), or pass loss_fn=F.binary_cross_entropy_with_logits for two '
+        'classes, or F.mse_loss for numbers')
+    if pred.ndim < 2: return
     is_soft = targ.is_floating_point() and targ.shape == pred.shape
     if is_soft and not _are_probabilities(targ): raise ValueError(
         'cross_entropy takes float targets of the shape of the predictions, '
@@ -160,19 +171,27 @@ def _check_classes(pred, targ):
         'the predictions sum to 1, as after a softmax, and cross_entropy takes logits: it would '
         'apply another softmax. Leave out the softmax at the end of the model', stacklevel=2)
 
-def _check_column(pred, targ, loss_fn, loss):
-    "Refuse shapes (n, 1) and (n,) if they give another loss than the same numbers in one shape"
+def check_shapes(pred: object, targ: object, f: Callable) -> None:
+    "Refuse shapes that `f(pred, targ)` broadcasts: (n, 1) and (n,), or one output and several targets"
+    if type(pred) is not Tensor or not isinstance(targ, Tensor) or pred.shape == targ.shape: return
+    def equals(make):       # None: it is made for these shapes
+        try:
+            with torch.no_grad(): other, mine = (torch.as_tensor(o).float() for o in (make(), f(pred, targ)))
+            return torch.allclose(other, mine, rtol=1e-3, atol=1e-6, equal_nan=True)
+        except Exception: return None
+    shapes = f'predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}'
     wide, narrow = (pred, targ) if pred.ndim > targ.ndim else (targ, pred)
-    if wide.shape != (*narrow.shape, 1) or narrow.numel() < 2: return
-    try:
-        with torch.no_grad(): other = loss_fn(pred.reshape(targ.shape), targ)
-        if torch.allclose(other, loss, rtol=1e-3, atol=1e-6): return
-    except Exception: return        # it is made for these shapes
-    fix_y, fix_pred = ('unsqueeze', 'squeeze') if wide is pred else ('squeeze', 'unsqueeze')
-    raise ValueError(
-        f'predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)} are '
-        f'broadcast, so that each is compared with all others: give both one shape, y.{fix_y}(-1) '
-        f'in the data or pred.{fix_pred}(-1) in the model')
+    is_column = wide.shape == (*narrow.shape, 1) and narrow.numel() > 1
+    if is_column and equals(lambda: f(pred.reshape(targ.shape), targ)) is False:
+        fix_y, fix_pred = ('un', '') if wide is pred else ('', 'un')
+        raise ValueError(
+            f'{shapes} are broadcast, so that each is compared with all others: give both one shape, '
+            f'y.{fix_y}squeeze(-1) in the data or pred.{fix_pred}squeeze(-1) in the model')
+    is_one = pred.ndim == targ.ndim and pred.shape == (*targ.shape[:-1], 1)
+    if is_one and any(equals(lambda: sum(f(pred, o) for o in targ.split(1, -1))/n) for n in (1, targ.size(-1))):
+        raise ValueError(
+            f'{shapes} are broadcast, so that one output is compared with {targ.size(-1)} targets: give the model '
+            f'{targ.size(-1)} outputs, or choose a target in the data, y[..., :1]')
 
 # %% ../../nbs/loop/00_mistakes.ipynb #b4d7755c
 def check_first(learn: Any) -> None:
@@ -183,8 +202,10 @@ def check_first(learn: Any) -> None:
         raise ValueError('the first batch of train_dl is empty: it has no samples. '
                          'Is a filter, a sampler or a collate function too strict?')
     targ = result.get('targ')
+    for m in learn.metrics:
+        if {m.pred, m.targ} <= result.keys(): m.check(result)
     if not learn.phase.is_default or loss_fn is None: return
-    if type(pred) is not Tensor or not isinstance(targ, Tensor): return
     is_cross_entropy = getattr(loss_fn, 'func', loss_fn) is F.cross_entropy
+    if type(pred) is not Tensor or not isinstance(targ, Tensor): return
     if isinstance(loss_fn, nn.CrossEntropyLoss) or is_cross_entropy: _check_classes(pred, targ)
-    else: _check_column(pred, targ, loss_fn, learn.loss)
+    else: check_shapes(pred, targ, loss_fn)

@@ -16,10 +16,10 @@ from itertools import chain
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..base import forget_iterator, listed
+from ..base import forget_iterator, listed, map_tensors
 from ..data import Pass, each, end_workers
 from .fit import Fit, Interrupts, Phase, Training
 from .history import History
@@ -108,9 +108,7 @@ def _copied_hooks(learn):
 class _Trial(Training):
     "The phase of a dry run, which is one long epoch: it keeps only the latest losses"
     is_last = False
-    def __init__(self, pass_: Pass | None = None):
-        super().__init__(pass_)
-        self.latest: tuple = None, 0        # losses and their weight
+    latest = None, 0        # losses and their weight
 
     def add(self, losses: Mapping) -> None:
         loss = losses if losses.keys() - {'loss'} else losses.get('loss')
@@ -132,7 +130,7 @@ class DryRun:
                 phase.latest = None, 0
                 try:
                     for batch in phase.pass_:
-                        phase.run([batch])
+                        phase.run([map_tensors(Tensor.clone, batch)])       # a step may write to what a list holds
                         return phase.latest
                 except CancelEpoch:
                     self.learn.clear_grads()

@@ -8,12 +8,13 @@ __all__ = ['Branch', 'branch_of', 'RateFrom', 'Change', 'fork_run']
 # %% ../../nbs/runs/19_fork.ipynb #723a26c2
 import math, os, shutil
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..base import printable
-from ..loop import History, Hook, Learner, as_count, fit_rates, set_lr
+from ..loop import History, Hook, Learner, as_count, group_rates, lr_names, set_lr
 from ..save import Folder, find_point
 from .engine import engine_of
 from .folder import RunFolder, count_of
@@ -78,12 +79,11 @@ class RateFrom(Hook):
     "Sets learning rates where a fork begins"
     ord = 60        # after schedules, which take the new rate as a factor
 
-    def __init__(self, step: int, rates: dict[str, float]):
-        self.step, self.rates = step, rates     # optimizer step; rates by optimizer
+    def __init__(self, step: int, lr: float|dict):
+        self.step, self.lr = step, lr       # optimizer step; rates, as `set_lr` takes them
 
     def before_fit(self, learn: Learner) -> None:
-        if learn.state.optimizer_step != self.step: return
-        for name, lr in self.rates.items(): set_lr(learn.opts[name], lr)
+        if learn.state.optimizer_step == self.step: set_lr(learn.opts, self.lr)
 
 # %% ../../nbs/runs/19_fork.ipynb #fffb4b81
 @dataclass
@@ -144,7 +144,8 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')
     if point is None and has_past:
         raise ValueError(f'{run.path.name} began with a learner that was trained already: at=0 is not in it')
-    rates = fit_rates(change.lr, learn.opts)
+    if change.lr is not None: group_rates(learn.opts, change.lr)        # refuses what does not fit
+    rates = change.lr or {} if isinstance(change.lr, dict | None) else dict.fromkeys(learn.opts, change.lr)
     hooks = change.with_hooks(learn, program['hooks'])
     change.set_data(learn, point)
     differs, totals = change.words(totals), change.ends or totals
@@ -152,7 +153,7 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     old = {k: v for k, v in program['kwargs'].items() if k not in ('n_epochs', 'max_steps', 'resume')}
     plan = {**old, **totals}
     there = settings(learn, hooks, plan, info.get('n_procs', 1))
-    for name, o in rates.items(): there[name or 'optimizer']['lr'] = o
+    for name in learn.opts.keys() & rates: there[name or 'optimizer']['lr'] = rates[name]
     if rates and point is None: plan['lr'] = change.lr
     elif rates: hooks = *hooks, RateFrom(point['step'], rates)
     def add(path):
@@ -196,9 +197,9 @@ def _place(state, point):
     return {'batch': max(h.n_steps, counted), **kept, 'where': where}
 
 def _rate_words(state, rates, learn):
-    groups = {name: o.param_groups for name, o in learn.opts.items()}
-    if state is not None:
-        groups = {name: o['state']['param_groups'] for name, o in state['optimizers'].items()}
-    before = {name: max(float(g['lr']) for g in o) for name, o in groups.items()}
-    return [f'lr{" of " + k if k else ""} {before[k]:.3g} → {float(v):.3g}' for k, v in rates.items()
-            if not math.isclose(before[k], v)]
+    if not rates: return []
+    opts = learn.opts
+    if state is not None: opts = {k: SimpleNamespace(**o['state']) for k, o in state['optimizers'].items()}
+    names = {id(g): name for name, g in zip(lr_names(opts), chain.from_iterable(o.param_groups for o in opts.values()))}
+    return [f'{names[id(g)]} {float(g["lr"]):.3g} → {float(v):.3g}' for g, v in group_rates(opts, rates)
+            if not math.isclose(g['lr'], v)]

@@ -10,11 +10,10 @@ import math, os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
-from time import perf_counter
 from typing import Any
 
 from ..base import printable
-from ..loop import History, flags_of
+from ..loop import History
 from .curves import Tail, _numbers, _revised, take
 from ..show import JSONLLogger
 
@@ -24,7 +23,7 @@ def _finite(values): return [v if math.isfinite(v) else None for v in values]
 class _Amendments:
     "What changes after its line is written: flags, and values that several ranks know at the end of an epoch"
     def __init__(self, history):
-        self.flags = []     # `flags_of(history)` as they are written
+        self.flags = []     # those of the history, as they are written
         self.note_epoch(history)
 
     def note_epoch(self, h): self.n_revised, self.first = h.columns.n_revised, h.ends[-1] if h.ends else 0
@@ -36,9 +35,9 @@ class _Amendments:
             means = {k: _finite(v[:n_open]) for k, v in columns.items() if k in h.columns.weights}
             if n_open > 0: yield 'revised', {'first': self.first, **means}
             self.note_epoch(h)
-        if (flags := flags_of(h)) != self.flags:    # all of them: there are few
-            self.flags = flags
-            yield 'flags', {'flags': flags}
+        if h.flags != self.flags:       # all of them: there are few
+            self.flags = [*h.flags]
+            yield 'flags', {'flags': self.flags}
 
 # %% ../../nbs/runs/03_record.ipynb #1f030001
 class _Sturdy(JSONLLogger):
@@ -83,7 +82,7 @@ class _Progress:
         self.seconds += sum(row.get('time_s', 0.) for row in h.epoch_rows[self.n:])
         self.n, seconds = len(h), self.seconds
         if fit is not None and fit.train is not None:
-            seconds += fit.time_s + perf_counter() - fit.opened
+            seconds += fit.spent_s
         return {'step': s.optimizer_step, 'samples': s.samples_seen, 'time_s': round(seconds, 3)}
 
 # %% ../../nbs/runs/03_record.ipynb #36a295aa

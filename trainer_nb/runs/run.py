@@ -152,7 +152,7 @@ class _Steered(_Shown):
         return _ask(self, 'stop_epoch')
 
     def set_lr(self,
-        lr: float|dict,  # > 0, or by optimizer's name; a schedule overwrites it at its next step
+        lr: float|dict,  # > 0, or by names, as in `learn.set_lr`; a schedule is scaled by the same factor
     ) -> Request:
         "Set the learning rate"
         return _ask(self, 'set_lr', lr)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..base import rng_state
-from ..loop import Learner, Plan, as_count, as_hooks, fit_rates
+from ..loop import Learner, Plan, as_count, as_hooks, group_rates
 from ..parallel import Accelerate, accelerate_hook
 from .engine import Engine
 from .program import launch_run, settings
@@ -41,7 +41,7 @@ def _plan(learn, n_epochs, kwargs):
         raise ValueError('there is no train_dl: pass one to Learner, or set learn.train_dl')
     plan = Plan(n_epochs, **{k: v for k, v in kwargs.items() if k not in ('lr', 'keep_best')})
     plan.check(learn.valid_dl)
-    fit_rates(kwargs.get('lr'), learn.opts)
+    if kwargs.get('lr') is not None: group_rates(learn.opts, kwargs['lr'])
     counts = {'n_epochs': plan.n_epochs, 'max_steps': plan.max_steps}
     return {**kwargs, **{k: v for k, v in counts.items() if v is not None}}
 
@@ -70,7 +70,7 @@ def _with_ranks(learn, hooks, n, resumes, on):      # hooks; raises RuntimeError
 
 def _totals(learn, plan):
     "Return the bounds of the fit, counted from the first epoch"
-    ends = {'n_epochs': learn.bounds['epoch'], 'max_steps': learn.bounds['step']}
+    ends = {'n_epochs': learn.plan.end_epoch, 'max_steps': learn.plan.end_step}
     if not plan: return {k: v for k, v in ends.items() if v}
     if plan.get('resume'): return {}
     before = {'n_epochs': learn.state.epoch, 'max_steps': learn.state.optimizer_step}

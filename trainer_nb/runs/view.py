@@ -148,7 +148,7 @@ def status_line(name: str, status: Status, history: History, first: int = 0) -> 
     state = '' if status.state == 'running' else status.state
     parts = [name, state, f'epoch {count_of(o, "epoch")}{total}', where]
     parts += [f'{k.removeprefix("train_")} {v:.4g}' for k, v in history.recent().items()]
-    best = history.best(first)
+    best = history.marked(first)
     if best is not None:
         row = history.epoch_rows[best]
         parts.append(f'best valid_loss {row["valid_loss"]:.4g}, epoch {row["epoch"]}')

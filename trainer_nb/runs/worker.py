@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..base import set_rng_state
-from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted, fit_rates, set_lr
+from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
 from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
@@ -58,7 +58,7 @@ class _Pace:
         (t0, n0), (t1, n1) = self.marks[0], self.marks[-1]
         return {'rate': (n1 - n0)/max(t1 - t0, 1e-3), 'batch_s': monotonic() - self.done_at,
                 'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
-                'batch': learn.history.n_steps, 'end_epoch': learn.bounds['epoch'],
+                'batch': learn.history.n_steps, 'end_epoch': learn.plan.end_epoch,
                 'training': learn.training, 'valid_idx': learn.valid_idx}
 
 # %% ../../nbs/runs/04_worker.ipynb #5fea645d
@@ -169,9 +169,8 @@ def _act(mail, name, what, arg, learn):     # text of the answer; None: it comes
         learn.request(what)
         return _STOPS[what]
     if what == 'set_lr':
-        for opt, lr in fit_rates({} if arg is None else arg, learn.opts).items(): set_lr(learn.opts[opt], lr)
-        learn.history.flag(words := f'lr → {arg}')
-        return words
+        learn.set_lr(arg)
+        return learn.history.flags[-1][1]
     if what == 'scale_lr': return scale_lr(arg, learn)
     if what == 'weights': return _write_weights(learn, mail.folder.path/'weights.pt')
     if what != 'checkpoint': raise ValueError(f'there is no request {what!r}')

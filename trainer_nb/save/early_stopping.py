@@ -90,7 +90,7 @@ class _BestWeights(Hook):
         check_monitored(self.name, self.monitor, learn)
         self.mode = as_mode(self.mode, self.monitor, sets_of(learn.valid_dl))
         self.is_open = True
-        if not (learn.bounds['epoch'] or learn.bounds['step']): self._reset()   # else it resumes
+        if not learn.plan.has_begun: self._reset()   # else it resumes
 
     def judge(self, learn: Learner) -> bool:
         "Judge the newest epoch, and keep its weights if it is the best; return whether it improves"

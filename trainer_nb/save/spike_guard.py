@@ -192,6 +192,9 @@ def _why(row):
     value, limit = row[row['why']], row['limit']
     return f'{row["why"]} {value:.4g}' + (f', limit {limit:.4g}' if math.isfinite(limit) else '')
 
+def _flags(rows):
+    return [[o['batch'], f'skipped a batch, {o["why"]} {o[o["why"]]:.4g}'] for o in rows if o['action'] == 'skip']
+
 def _left_out(rows): return [(o['epoch'], o['batch_idx']) for o in rows if o['action'] == 'skip']
 
 def _too_many(rows, first, most, most_in_a_row):
@@ -268,8 +271,9 @@ class SpikeGuard(SpikeWatch):
         notes = restore(learn, _copy(self.kept[0]), learn.fitting)
         for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
         learn.history.spikes, self.left_out = rows, {*_left_out(rows)}
+        learn.history.flags += [o for o in _flags(rows) if o not in learn.history.flags]
         _begin_again([h for h in learn.hooks if h is not self], learn)
-        many = _too_many(rows, learn.bounds['batch'], self.max_skips, self.max_in_a_row)
+        many = _too_many(rows, learn.plan.first_batch, self.max_skips, self.max_in_a_row)
         if many: raise RuntimeError(
             f'SpikeGuard would have left out {many}, up to batch {row["batch_idx"]} of epoch '
             f'{row["epoch"]} ({_why(row)}): is the learning rate too high, or the data broken? '

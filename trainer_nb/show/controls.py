@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base import format_time
 from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
-from ..loop import Learner, MainProcessHook, as_rate, set_lr
+from ..loop import Learner, MainProcessHook, as_rate, set_option
 from .output import front_end
 
 # %% ../../nbs/show/03_controls.ipynb #c66a1bb2
@@ -48,9 +48,9 @@ def _show_pause(learn, is_paused, skipped_s=0.):
 def scale_lr(factor: float, learn: Learner) -> str:
     "Multiply every learning rate by `factor` > 0; return the largest of each optimizer, in words"
     as_rate('factor', factor)
-    lrs = {k: max(float(g['lr']) for g in opt.param_groups)*factor for k, opt in learn.opts.items()}
-    for name, lr in lrs.items():
-        if lr: set_lr(learn.opts[name], lr)
+    for opt in learn.opts.values():
+        for g in opt.param_groups: set_option(g, 'lr', g['lr']*factor)
+    lrs = {k: max(float(g['lr']) for g in opt.param_groups) for k, opt in learn.opts.items()}
     by = f'× {factor:.3g}' if factor >= 1 else f'÷ {1/factor:.3g}'
     words = f'lr {by} → ' + ', '.join(f'{name} {lr:.3g}'.strip() for name, lr in lrs.items())
     learn.history.flag(words)

@@ -29,12 +29,6 @@ class DisplayCost(NamedTuple):
     wall_s: float       # seconds that the fit took
 
 # %% ../../nbs/show/02_display.ipynb #harm0001
-def _monitor(hooks):
-    "Return the column and the mode by which a hook tells the best epoch"
-    for o in hooks:
-        if isinstance(getattr(o, 'monitor', None), str) and hasattr(o, 'mode'): return o.monitor, o.mode
-    return 'valid_loss', 'min'
-
 def _timed(budget, f, *args):
     "Call a function whose time counts as that of an update"
     start = perf_counter()
@@ -106,8 +100,7 @@ class _Watch(_Paced):
         self.screen = self.line = self.error = None
         self.note = self.remark = ''
         self.closed, self.budget = 0., Budget()
-        learn.history.latest.monitor = _monitor(learn.hooks)
-        if learn.bounds['epoch'] or learn.bounds['step']: self._open(learn)     # it may be in mid-epoch
+        if learn.plan.has_begun: self._open(learn)     # it may be in mid-epoch
 
     @_harmless
     def before_epoch(self, learn: Learner) -> None:
@@ -130,11 +123,11 @@ class _Watch(_Paced):
         screen, self.screen = self.screen, None
         self.line.count(learn)
         self.line.waiting = None            # holds the pass
-        status = outcome(learn, first := learn.bounds['row'])
-        self._keep(learn.history, first, status)
+        status = outcome(learn, learn.plan.first_row)
+        self._keep(learn.history, status)
         screen.close(learn, status, end_state(learn))
 
-    def _keep(self, history, first, status): pass
+    def _keep(self, history, status): pass
 
 # %% ../../nbs/show/02_display.ipynb #37eb9b25
 class Display(_Watch):
@@ -162,8 +155,8 @@ class Display(_Watch):
         if where == 'text' and learn.provider('lines'): return Screen(learn)    # `Log` prints them
         return SCREENS[where](learn, self.line.end, self.plot)
 
-    def _keep(self, history, first, status):
-        history.latest.first, history.latest.shown_in, history.latest.status = first, current_cell(), status
+    def _keep(self, history, status):
+        history.latest.shown_in, history.latest.status = current_cell(), status
 
     def annotate(self, learn: Learner, note: str, remark: str = '') -> None:
         "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'"
@@ -197,7 +190,7 @@ class Log(_Watch):
 # %% ../../nbs/show/02_display.ipynb #eefc331d
 def show(learn: Learner) -> None:
     "Show all training so far: status, table and picture"
-    is_running = learn.cancelled not in ENDS and (learn.bounds['epoch'] or learn.bounds['step'])
+    is_running = learn.cancelled not in ENDS and learn.plan.has_begun
     now = f'running: {learn.position} · as of {strftime("%H:%M:%S")}'
     status = now if is_running else learn.history.latest.status or outcome(learn)
     if front_end() == 'html': learn.history.show(status)

@@ -127,7 +127,7 @@ def _search(learn, curve, screen, name, stop_div):
         if steps is not None: learn.opts[name].register_step_post_hook(note)
         try:
             for i in range(curve.n_steps):
-                set_lr(learn.opts[name], curve.lr_at(i))
+                set_lr({name: learn.opts[name]}, curve.lr_at(i))
                 loss = _point(learn, r, name, steps)
                 if loss is not None: new.append(loss)
                 if r.is_over or loss is None: curve.outcome = 'stopped'

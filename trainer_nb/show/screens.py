@@ -47,14 +47,15 @@ class _Columns:
 
     def _head(self, h, width):
         "Choose the columns of the next rows; return a line with their names if they have changed"
-        head, names = h.lines(len(h) - 1, width=width)[0], self.names
-        self.names = ['time_s' if o == 'time' else o for o in head]
+        (head, *_), names = h.lines(len(h) - 1, width=width), self.names
+        self.names = head
         # numbers of the next rows may be longer
         self.widths = [max(len(o), 5 if o in ('epoch', 'time') else 8) for o in head]
         return '' if self.names == names else self._aligned(map(printable, head)) + '\n'
 
     def _line(self, h, mark):
-        line = self._aligned(h.newest(self.names))
+        head, row, *_ = h.lines(len(h) - 1)
+        line = self._aligned(map(dict(zip(head, row)).get, self.names))
         return mark + line[1:] if line[0] == ' ' else line     # no room from epoch 10,000 on
 
     def _aligned(self, cells): return '  '.join([o.rjust(w) for o, w in zip(cells, self.widths)])
@@ -135,7 +136,7 @@ class Terminal(Lines):
 # %% ../../nbs/show/08_screens.ipynb #regi0002
 def _news(learn, is_paused):
     "What a screen reader announces"
-    epochs = '' if learn.bounds['epoch'] is None else f' of {learn.bounds["epoch"]}'
+    epochs = '' if learn.plan.end_epoch is None else f' of {learn.plan.end_epoch}'
     return html_news(f'{"paused in " if is_paused else ""}epoch {learn.state.epoch}{epochs}')
 
 def _body(learn, first):
@@ -148,9 +149,9 @@ class Region(Screen):
     "Status line, live plot and table of epochs in a cell's output; the line changes most often"
     every, plot_s, plotted_at = None, 1., -math.inf     # `plotted_at`: clock of the latest plot
     def __init__(self, learn: Learner, end: int = 0, plot: bool = True):   # end: 0 if unknown
-        self.first, self.end = learn.bounds['row'], end
+        self.first, self.end = learn.plan.first_row, end
         self.area, self.progress = Area(), Pace()
-        self.plot = Plot(learn.bounds['batch'], len(learn.metrics)) if plot else None
+        self.plot = Plot(learn.plan.first_batch, len(learn.metrics)) if plot else None
 
     def draw(self, learn: Learner, status: str, progress: Any) -> None:
         now, chart, is_paused = perf_counter(), None, progress.is_paused

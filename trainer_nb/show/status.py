@@ -92,7 +92,7 @@ def _running(learn):
 _MOST = 8       # values in a status line
 
 def _line(learn, where, values, remarks):
-    total = '' if learn.bounds['epoch'] is None else f'/{learn.bounds["epoch"]}'
+    total = '' if learn.plan.end_epoch is None else f'/{learn.plan.end_epoch}'
     words = [f'{name} {format_value(v)}' for name, v in values.items()]
     if len(words) > _MOST: words[_MOST:] = [f'and {len(words) - _MOST} more']
     return ' · '.join([f'epoch {learn.state.epoch}{total}', where, *words, *remarks])
@@ -106,7 +106,7 @@ def _where(learn, end):
     return f'validating {learn.valid_idx}/{length(learn.valid_dl) or "?"}'
 
 def _best(h, first):
-    best, column = h.best(first), h.latest.monitor[0]
+    best, column = h.marked(first), h.latest.monitor[0]
     if best is None: return ''
     row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
     return f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
@@ -124,12 +124,12 @@ class StatusLine:
 
     def text(self, learn: Learner, note: str, remark: str) -> str:
         "Write the line after a batch, or in a pause"
-        h, bounds, is_paused = learn.history, learn.bounds, self.progress.is_paused
+        h, plan, is_paused = learn.history, learn.plan, self.progress.is_paused
         values, remarks = {**_losses(h), **_running(learn)}, []
         if h.bad_from: remarks.append(f'nan since batch {h.bad_from}')
-        rows = [o for o in h.valid_rows if o['batch'] > bounds['batch']]
+        rows = [o for o in h.valid_rows if o['batch'] > plan.first_batch]
         valid = [o['valid_loss'] for o in rows if 'valid_loss' in o]
-        if valid: remarks.append(f'valid {format_value(valid[-1])}{_best(h, bounds["row"])}')
+        if valid: remarks.append(f'valid {format_value(valid[-1])}{_best(h, plan.first_row)}')
         if remark: remarks.append(remark)
         if not is_paused: remarks.append(self.count(learn))
         line = _line(learn, note or _where(learn, self.end), values, remarks)
@@ -151,7 +151,7 @@ ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook',
 def outcome(learn: Learner, first: int = 0) -> str:
     "Say how the latest fit ended, or where it is, without `first` epochs: 'done: 3 epochs, best …'"
     if learn.cancelled in ENDS: return f'{ENDS[learn.cancelled]} {learn.position}'
-    h, best = learn.history, learn.history.best(first)
+    h, best = learn.history, learn.history.marked(first)
     if not h.n_steps: return 'nothing is trained yet'
     n = len(h) - first
     res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{h.n_steps} batches'

@@ -88,7 +88,7 @@ def _add_config(writer, config, learn):
 
 def _step_back(log, learn):
     "Go back a step; return the first step whose older values are hidden, or None in a new run"
-    h, is_resumed = learn.history, log.n or learn.bounds['epoch'] or learn.bounds['step']
+    h, is_resumed = learn.history, log.n or learn.plan.has_begun
     log.n = max(log.n - 1, 0)
     log.n_valid = min(log.n_valid, sum(o['batch'] <= log.n for o in h.valid_rows))
     log.n_epoch = min(log.n_epoch, sum(end <= log.n for end in h.ends))
