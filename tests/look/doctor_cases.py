@@ -205,7 +205,8 @@ bug('not_normalized', one_column_in_millions=lambda: make(x=changed(digits()[0],
 bug('nan_inputs', source='vanvalenlab/deepcell-toolbox/issues/71', normalized_by_a_deviation_of_zero=lambda: make(
     x=changed(digits()[0], slice(None, None, 40), float('nan'))))
 bug('nan_targets', gaps_in_the_targets=lambda: make(
-    mlp(1), y=changed(price(), slice(None, None, 40), float('nan')), loss_fn=lambda p, y: (p - y).square().nanmean()))
+    mlp(1), y=price(), loss_fn=lambda p, y: (p - y).square().nanmean(), train=DataLoader(TensorDataset(
+        digits()[0], changed(price(), slice(None, None, 40), float('nan'))), 32, shuffle=True)))
 bug('constant_inputs', dataset_ignores_its_index=lambda: make(x=digits()[0][:1].expand(400, -1).clone()))
 bug('constant_targets', one_label_for_all=lambda: make(y=torch.full((400,), 3)))
 bug('not_shuffled', source='Deci-AI/super-gradients/issues/416', sorted_and_not_shuffled=lambda: make(

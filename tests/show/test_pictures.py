@@ -385,7 +385,7 @@ def test_notes_stay_inside_their_panel():
 
 def test_a_warning_of_nan_names_the_line_that_called():
     x = torch.ones(8, 1)
-    learn = Learner(torch.nn.Linear(1, 1), (x, x*math.nan), loss_fn=torch.nn.functional.mse_loss, device='cpu',
+    learn = Learner(torch.nn.Linear(1, 1), [(x, x*math.nan)], loss_fn=torch.nn.functional.mse_loss, device='cpu',
                     display=False)
     with pytest.warns(RuntimeWarning, match='train_loss is nan in epoch 0') as seen: learn.fit(1)
     assert [o.filename for o in seen if 'is nan in' in str(o.message)] == [__file__]

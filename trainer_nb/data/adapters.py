@@ -97,7 +97,7 @@ class Adapter:
     is_seeded = False       # random numbers that samples draw depend only on the pass and the index
     is_partial = False      # it yields a part of each batch, and another adapter the rest
     has_state = False       # the loader saves its own position
-    reads_again = False     # it counts finished batches: what was read ahead is read again
+    reads_again = False     # its position is that after the finished batches
     can_seek = False        # a pass starts in the middle without reading the batches before
     draws: tuple[str, ...] | None = None    # generators from which a pass may draw; None: any
     parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
@@ -115,7 +115,9 @@ class Adapter:
     @property
     def is_exact(self) -> bool:
         "Whether `length` is exact, as that of a list or of torch's samplers, and no estimate"
-        return isinstance(self.dl, DataLoader) and _is_counted(self.dl)
+        kind = type(self.dl)
+        return (isinstance(self.dl, DataLoader) and kind.__iter__ is DataLoader.__iter__
+                and kind.__len__ is DataLoader.__len__ and _is_counted(self.dl))
 
     @property
     def bs(self) -> Any:
@@ -148,7 +150,9 @@ class Adapter:
 
     def close(self, iterator: Iterator | None) -> bool:
         "End the workers of an unfinished pass; return whether its iterator is of no use now"
-        return end_processes(iterator) or isinstance(self.dl, DataLoader) and bool(self.dl.num_workers)
+        has_workers = any(getattr(o, 'num_workers', 0) for o in each(self.dl) if isinstance(o, DataLoader))
+        if has_workers and isinstance(iterator, GeneratorType): iterator.close()    # of a wrapper
+        return end_processes(iterator) or has_workers
 
 # %% ../../nbs/data/01_adapters.ipynb #b70451d2
 def _is_counted(dl):
@@ -161,12 +165,12 @@ def _is_counted(dl):
     return all(isinstance(o, (list, tuple)) or type(o).__module__.startswith(known) for o in samplers)
 
 class _ListAdapter(Adapter):
-    "A list, a tuple or a range"
-    can_seek = is_exact = True
+    "A kind of list, tuple or range"
+    can_seek = True
 
 class _PlainAdapter(_ListAdapter):
-    "A list or a tuple that iterates as its base class does"
-    draws = ()
+    "One that iterates as its base class does, as often as its length says"
+    draws, is_exact = (), True
 
 # %% ../../nbs/data/01_adapters.ipynb #ed92c2b1
 class _Ahead:
@@ -266,8 +270,9 @@ class StatefulAdapter(Adapter):
 @lru_cache(64)
 def _kind_of(cls):  # None: the dataset decides
     "The adapter for a class of loaders that declares none"
-    if issubclass(cls, (list, tuple, range)):
-        return _PlainAdapter if cls.__iter__ in (list.__iter__, tuple.__iter__) else _ListAdapter
+    if base := next((o for o in (list, tuple, range) if issubclass(cls, o)), None):
+        is_plain = cls.__iter__ is base.__iter__ and cls.__len__ is base.__len__
+        return _PlainAdapter if is_plain else _ListAdapter
     has_state = all(callable(getattr(cls, o, None)) for o in ('state_dict', 'load_state_dict'))
     if has_state: return StatefulAdapter
     return None if issubclass(cls, DataLoader) else Adapter
@@ -285,9 +290,10 @@ def length(dl: Any) -> int | None:
 
 # %% ../../nbs/data/01_adapters.ipynb #3f9782d5
 def each(dl: Any) -> list:
-    "Return the loaders inside a `Loaders`, and a list of itself for any other loader"
-    parts = adapter_of(dl).parts
-    return [*chain.from_iterable(map(each, parts.values()))] if parts else [dl]
+    "Return the loaders inside a `Loaders`; of any other loader itself, and the one that it wraps, as `dl` or `loader`"
+    if parts := adapter_of(dl).parts: return [*chain.from_iterable(map(each, parts.values()))]
+    inside = (getattr(dl, name, None) for name in ('dl', 'loader', 'dataloader'))
+    return [dl, *chain.from_iterable(each(o) for o in inside if isinstance(o, DataLoader))]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
 def warm_up(dl: Any) -> None:
@@ -306,7 +312,8 @@ def _made_of(dl):
         o = todo.pop()
         if id(o) in found: continue
         found[id(o)] = o
-        inside = [getattr(o, name, None) for name in ('dl', 'sampler', 'batch_sampler', 'batches', 'dataset')]
+        names = 'dl', 'loader', 'dataloader', 'sampler', 'batch_sampler', 'batches', 'dataset'
+        inside = [getattr(o, name, None) for name in names]
         todo += [inner for inner in inside if hasattr(inner, '__dict__')]
         todo += adapter_of(o).parts.values()
     return list(found.values())
@@ -326,5 +333,5 @@ def set_epoch(dl: Any, epoch: int | list) -> None:
     counting = _counting_epochs(dl)
     for o, n in zip(counting, epoch if isinstance(epoch, list) else [epoch]*len(counting)):
         if n is not None: o.set_epoch(n)
-    has_copies = counting and adapter_of(dl).is_seeded      # of the dataset, in workers
-    if has_copies and _counting_epochs(dl.dataset): end_workers(dl)
+    for o in each(dl) if counting else ():      # workers that stay have copies of the dataset
+        if is_warm(o) and _counting_epochs(o.dataset): end_workers(o)

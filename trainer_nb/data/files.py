@@ -9,6 +9,7 @@ __all__ = ['Images', 'Texts']
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,26 @@ def _files_in(where, endings):
     if not found: raise FileNotFoundError(f'{where} holds no files that end in {listed(endings)}')
     return found
 
+def _parts_of(where):
+    "Return the folders for training and validation in a folder, as of ImageNet or Keras; None if it is not divided so"
+    if not isinstance(where, (str, PathLike)): return None
+    train, *valid = (Path(where)/o for o in ('train', 'valid', 'val', 'validation'))
+    valid = next((o for o in valid if o.is_dir()), None)
+    return (train, valid) if train.is_dir() and valid is not None else None
+
 def _class_ids(files, labels):
     "Return the names of the classes, in order, and the class id of each file, (n,) int64"
     if labels is None: labels = [o.parent.name for o in files]
     elif callable(labels): labels = [labels(o) for o in files]
-    labels = [str(o) for o in labels]
+    labels = [*labels]
     if len(labels) != len(files):
         raise ValueError(f'there are {len(labels)} labels for {len(files)} samples')
+    missing = [i for i, o in enumerate(labels) if o is None or o != o]
+    if missing: raise ValueError(
+        f'{len(missing)} labels are missing, the first one ({labels[missing[0]]}) at index {missing[0]}, of '
+        f'{str(getattr(files[missing[0]], "name", files[missing[0]]))[:60]!r}: leave these samples out, or give them a '
+        'class of their own')
+    labels = [str(o) for o in labels]
     classes = sorted({*labels})
     if len(classes) < 2: raise ValueError(
         f'all samples are of the class {classes[0]!r}: sort them into a folder for each class, or '
@@ -53,9 +67,11 @@ _IMAGES = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp'
 
 def _check_sizes(files):
     "Refuse pictures that cannot be stacked, as far as the first ones tell"
-    from PIL import Image
+    from PIL import Image, ImageOps
     for path in files[:100]:
-        with Image.open(path) as f: size = f.height, f.width
+        with Image.open(path) as f:
+            turned = ImageOps.exif_transpose(f)
+            size = turned.height, turned.width
         if path == files[0]: first = size
         if size != first: raise ValueError(
             f'{files[0].name} has (h, w) = {first}, and {path.name} {size}: pass a size for all, size={first}')
@@ -83,13 +99,25 @@ class _Pictures(Prepared):
     size: list[int] | None
     mode: str
 
-    def read(self, path: str | PathLike) -> Tensor:     # float32 (channels, h, w) in [0, 1]
-        "Read one picture"
-        from PIL import Image
-        with Image.open(path) as f: image = f.convert(self.mode)
+    def read(self, path: str | PathLike) -> Tensor:     # float32 (channels, h, w)
+        """Read one picture, as its EXIF data turns it: values in [0, 1], of 8 or 16 bits
+
+        Whole numbers of 32 bits and floats, of TIFF files, are as they are in the file. Raises OSError.
+        """
+        from PIL import Image, ImageOps
+        try:
+            with Image.open(path) as f: image = ImageOps.exif_transpose(f)
+        except Exception as e:
+            e.add_note(f'raised by the picture {path}')
+            raise
+        is_deep, is_16_bit = image.mode[0] in 'IF', image.mode[:4] == 'I;16'
+        n_channels = len(Image.new(self.mode, (1, 1)).getbands())
+        image = image.convert('F' if is_deep else self.mode)
         if self.size: image = image.resize(self.size[::-1])
-        x = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        return x.view(image.height, image.width, -1).permute(2, 0, 1)/255
+        x = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.float32 if is_deep else torch.uint8)
+        x = x.view(image.height, image.width, -1).permute(2, 0, 1)
+        if is_deep: return (x/65535 if is_16_bit else x).repeat(n_channels, 1, 1)
+        return x/255
 
     def inputs(self, paths: Iterable[str | PathLike]) -> tuple[Tensor]:     # (n, channels, h, w)
         "Read pictures, which need no class; those of one batch have one size"
@@ -97,7 +125,10 @@ class _Pictures(Prepared):
 
 # %% ../../nbs/data/08_files.ipynb #0449b51c
 class Images(_Pictures, Dataset):
-    "Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)"
+    """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)
+
+    A folder with subfolders `train` and `valid`, or `val` or `validation`, is divided so.
+    """
     def __init__(self,
         files: Any,                     # a folder; or a list of paths
         labels: Any = None,             # classes: a list, or a function of a path; None: folders' names
@@ -105,16 +136,20 @@ class Images(_Pictures, Dataset):
         *,
         masks: str | PathLike | None = None,    # instead of classes: a folder of masks, named alike
         classes: Sequence[str] | None = None,   # of the ids in masks
-        size: Sequence[int] | None = None,      # (h, w) to resize to; None: all are of one size
+        size: int | Sequence[int] | None = None,    # (h, w) to resize to, or both; None: all are of one size
         mode: str = 'RGB',              # of PIL; 'L': one channel, of grey
         seed: int = 0,                  # of the random order
     ):                                  # raises FileNotFoundError or ValueError
-        self.files, self.mode = _files_in(files, _IMAGES), mode
-        self.size, self.classes = (None if o is None else [*o] for o in (size, classes))
+        parts, self.mode = _parts_of(files), mode
+        found = [_files_in(o, _IMAGES) for o in parts or [files]]
+        self.files = [*chain.from_iterable(found)]
+        self.classes = None if classes is None else [*classes]
+        self.size = [size, size] if isinstance(size, int) else size and [*size]
         if masks is None: self.classes, self.targets = _class_ids(self.files, labels)
         else: self.targets = _masks_of(self.files, masks)
         if size is None: _check_sizes(self.files)
-        self.train, self.valid = split(self, valid, stratify=_strata(self.targets), seed=seed)
+        if parts is None: self.train, self.valid = split(self, valid, stratify=_strata(self.targets), seed=seed)
+        else: self.train, self.valid = split(self, len(found[1]), shuffle=False)
 
     def __len__(self): return len(self.files)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ..base import listed
 from .adapters import Adapter
 from .rows import RANDOM_SAMPLERS
 from .several import Loaders, ValidSets, checked_loaders, is_array
@@ -113,6 +114,7 @@ class TensorLoader:
         dtype: torch.dtype | None = None,  # to which float64 arrays are cast, batch by batch; None: no cast
     ):
         self.tensors = _checked(tensors, bs, generator)
+        self.columns = [[*o.columns] if hasattr(o, 'columns') else None for o in tensors]   # of data frames
         self.bs, self.shuffle, self.drop_last = bs, shuffle, drop_last
         self.generator, self.device = generator, None if device is None else torch.device(device)
         goes_to_gpu = self.device is not None and self.device.type == 'cuda'
@@ -146,17 +148,36 @@ def is_shuffled(dl: Any) -> bool:
     by = [getattr(o, 'sampler', None) for o in (dl, getattr(dl, 'batch_sampler', None))]
     return any(isinstance(o, RANDOM_SAMPLERS) for o in by) or getattr(dl, 'shuffle', False) is True
 
+def _check_targets(y):
+    "Refuse missing targets, one for each sample; several may have gaps that a loss leaves out"
+    if not y.is_floating_point() or y.numel() != len(y): return
+    rows = y.flatten().isnan().nonzero().flatten().tolist()
+    if rows: raise ValueError(
+        f'{len(rows)} of {len(y)} targets are nan, the first one in row {rows[0]}: leave these rows out, or, for '
+        'a loss that does so, pass DataLoader(TensorDataset(x, y), bs)')
+
+def _ordered(o, names):
+    "A data frame with its columns in the order of the training data's; raises ValueError if they are others"
+    if names is None or not hasattr(o, 'columns'): return o
+    if {*o.columns} == {*names} and len(o.columns) == len(names): return o[names]
+    lost, new = ([str(k) for k in a if k not in b] for a, b in ((names, o.columns), (o.columns, names)))
+    raise ValueError(f'the data frame has other columns than the training data: without {listed(lost) or "none"}, and '
+                     f'with {listed(new) or "none"}: pass the same columns, in any order')
+
 # %% ../../nbs/data/04_loaders.ipynb #354a1ddd
 def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | str | None = None,
-              dtype: torch.dtype | None = None) -> Any:
-    "Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`"
+              dtype: torch.dtype | None = None, like: Any = None) -> Any:
+    "Make a loader of data for batches of `bs`, on `device`, with float64 arrays cast to `dtype`; frames as in `like`"
     if data is None: return None
     if isinstance(data, Mapping):
-        loaders = {name: as_loader(o, bs, shuffle, device, dtype)
+        loaders = {name: as_loader(o, bs, shuffle, device, dtype, like)
                    for name, o in checked_loaders(data).items()}
         return (Loaders if shuffle else ValidSets)(loaders)
     if isinstance(data, tuple) and data and all(map(is_array, data)):
-        return TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
+        data = [_ordered(o, names) for o, names in zip(data, [*getattr(like, 'columns', ()), *[None]*len(data)])]
+        res = TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
+        if len(data) > 1: _check_targets(res.tensors[-1])
+        return res
     if isinstance(data, IterableDataset): return DataLoader(data, batch_size=bs)
     if isinstance(data, Dataset) or _is_hugging_face(data) or _is_map(data):
         return DataLoader(data, batch_size=bs, shuffle=shuffle)

@@ -164,10 +164,9 @@ class Pass(_Reader):
         "Return what another process needs to resume this pass"
         how, is_open = self.adapter, self.iterator is not None
         loader, was_ahead, kept = self.loader, self.was_ahead, self.kept
-        if is_open and how.reads_again:
-            loader, was_ahead, kept = how.state(self.iterator, self.n), False, None
-        elif is_open:
-            loader, was_ahead = self._position(), self.ahead != []
+        if is_open:
+            loader = how.state(self.iterator, self.n) if how.reads_again else self._position()
+            was_ahead = self.ahead != []
             kept = [o for o in (self.ahead or [])[:1] if _can_keep(o)] or None
         if how.is_partial: kept = None
         return {'n': self.n, 'start': self.start, 'was_warm': self.was_warm, 'loader': loader,

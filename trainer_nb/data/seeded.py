@@ -6,8 +6,7 @@
 __all__ = ['SeededAdapter', 'SeededLoader']
 
 # %% ../../nbs/data/06_seeded.ipynb #cab1b1ed
-import multiprocessing, os, random, signal, sys
-from collections.abc import Callable
+import random, sys
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
@@ -61,22 +60,6 @@ def _seeded(key):
         torch.default_generator.set_state(before[1])
         if np: np.random.set_state(before[2])
 
-# %% ../../nbs/data/06_seeded.ipynb #fdf3f4d3
-def _default_workers():  # int in [0, 8]
-    "Choose the number of worker processes for this machine"
-    method = multiprocessing.get_start_method(allow_none=True)      # without it, the default is fixed
-    if (method or multiprocessing.get_all_start_methods()[0]) != 'fork': return 0
-    has_affinity = hasattr(os, 'sched_getaffinity')
-    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return min(n_cores - 1, 8)
-
-class _Calm:
-    "Starts a worker that ignores interrupts"
-    def __init__(self, f): self.f = f
-    def __call__(self, i):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if self.f is not None: self.f(i)
-
 # %% ../../nbs/data/06_seeded.ipynb #3b1f6caa
 class SeededAdapter(StockAdapter):
     "A `SeededLoader`"
@@ -95,10 +78,9 @@ class SeededLoader(DataLoader):
         *,
         drop_last: bool = False,  # leave out a last batch of fewer samples
         generator: torch.Generator | None = None,  # of orders and seeds; None: torch's global one
-        num_workers: int | None = None,  # None: one fewer than cores, at most 8; 0 without fork
+        num_workers: int = 0,  # worker processes; the random numbers are the same with any
         persistent_workers: bool | None = None,  # keep workers between passes; None: if there are any
         pin_memory: bool | None = None,  # pin batches' memory; None: if there is an accelerator
-        worker_init_fn: Callable[[int], Any] | None = None,  # called in each worker with its number
         **kwargs: Any,  # other arguments of `DataLoader`
     ):
         if isinstance(dataset, IterableDataset):
@@ -106,11 +88,9 @@ class SeededLoader(DataLoader):
         by = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
                         generator=generator).batch_sampler
         if by is None: raise ValueError('SeededLoader makes batches: it does not take batch_size=None')
-        if num_workers is None: num_workers = _default_workers()
         if persistent_workers is None: persistent_workers = num_workers > 0
         if pin_memory is None: pin_memory = has_accelerator()
         super().__init__(
             _SeededData(dataset), batch_sampler=_SeededBatches(by, generator),
             generator=torch.Generator(),    # of workers' seeds, which must not change the order
-            num_workers=num_workers, persistent_workers=persistent_workers, pin_memory=pin_memory,
-            worker_init_fn=_Calm(worker_init_fn), **kwargs)
+            num_workers=num_workers, persistent_workers=persistent_workers, pin_memory=pin_memory, **kwargs)

@@ -6,21 +6,31 @@
 __all__ = ['split']
 
 # %% ../../nbs/data/05_split.ipynb #50fa8e30
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
 # %% ../../nbs/data/05_split.ipynb #b929361e
-def _numbers(labels, n):
+_OTHERS = {'test_size': 'here it is valid=.2', 'train_size': 'pass the rest, valid=.2',
+           'random_state': 'here it is seed=0'}
+
+def _column(parts, o):
+    "The column of a data frame among the parts, if it is given by name"
+    if not isinstance(o, str): return o
+    frame = next((p for p in parts if o in getattr(p, 'columns', ())), None)
+    if frame is None: raise ValueError(f'no data frame among the parts has a column {o!r}')
+    return frame[o]
+
+def _numbers(labels, n, what='stratify'):
     "(n,) int64: labels of samples, numbered"
-    if len(labels) != n: raise ValueError(f'stratify has {len(labels)} entries for {n} samples')
+    if len(labels) != n: raise ValueError(f'{what} has {len(labels)} entries for {n} samples')
     labels = labels.tolist() if hasattr(labels, 'tolist') else list(labels)
     labels = [o[0] if isinstance(o, list) and len(o) == 1 else o for o in labels]
     try: numbers = {o: i for i, o in enumerate(dict.fromkeys(labels))}
     except TypeError:
-        raise TypeError('stratify needs one label for each sample, (n,): it holds lists') from None
+        raise TypeError(f'{what} needs one label for each sample, (n,): it holds lists') from None
     return torch.tensor([numbers[o] for o in labels])
 
 def _classes(parts, stratify, n):
@@ -47,6 +57,15 @@ def _by_class(order, classes, n_valid):
     ranks[sorted_] = torch.arange(n) - starts[classes[order][sorted_]]      # place in its class
     is_valid = ranks < wanted[classes[order]]
     return torch.cat([order[is_valid], order[~is_valid]])
+
+def _by_group(order, groups, n_valid):
+    "An order that begins with whole groups, and how many of its samples come nearest to `n_valid`"
+    names = dict.fromkeys(groups[order].tolist())       # in random order
+    if len(names) < 2: raise ValueError('all samples are of one group: it cannot be divided')
+    sizes = torch.bincount(groups)[[*names]].cumsum(0)[:-1]
+    places = torch.empty(len(names), dtype=torch.long)
+    places[[*names]] = torch.arange(len(names))
+    return places[groups].argsort(stable=True), int(sizes[(sizes - n_valid).abs().argmin()])
 
 # %% ../../nbs/data/05_split.ipynb #e0f46de8
 def _rows(o, idx):
@@ -77,18 +96,27 @@ def _divided(data, parts, is_valid):
 def split(
     data: Any,  # tuple of tensors, arrays, data frames; one of these; list of samples; or dataset
     valid: float | int = .2,  # fraction for validation, float in (0, 1), or number of samples, int
-    stratify: Any = None,  # class of each sample, (n,); True: the last entry of a tuple
+    stratify: Any = None,  # class of each sample, (n,); True: the last entry of a tuple; or a column of a data frame
     seed: int = 0,  # of the random order
+    *,
+    groups: Any = None,  # group of each sample, (n,), or a column; each is in one part, as whole as `valid` allows
+    shuffle: bool = True,  # False: the last samples are for validation, as of a series in time
+    **others: Never,  # none; a name of scikit-learn raises an error that gives the name here
 ) -> tuple[Any, Any]:  # training and validation data, of the kind of `data`; datasets as `Subset`s
     "Split data at random, the same way each time; raises ValueError or TypeError"
+    for name in others: raise TypeError(f'split has no argument `{name}`: {_OTHERS.get(name, "see help(split)")}')
+    if (stratify is not None) + (groups is not None) + (not shuffle) > 1:
+        raise ValueError('split takes one of stratify, groups and shuffle=False')
     parts, n = _parts(data)
+    stratify, groups = (_column(parts, o) for o in (stratify, groups))
     n_valid = round(valid*n) if isinstance(valid, float) else valid
     if isinstance(valid, bool) or not isinstance(valid, (int, float)) or not 0 < n_valid < n:
         raise ValueError(f'valid is {valid!r} of {n} samples: expected a fraction in (0, 1) or a '
                          'number, with samples left for training')
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)) if shuffle else torch.arange(n).flip(0)
     classes = _classes(parts, stratify, n)
     if classes is not None: order = _by_class(order, classes, n_valid)
+    if groups is not None: order, n_valid = _by_group(order, _numbers(groups, n, 'groups'), n_valid)
     is_valid = torch.zeros(n, dtype=torch.bool)
     is_valid[order[:n_valid]] = True
     return _divided(data, parts, is_valid)

@@ -121,7 +121,8 @@ class Learner:
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.requests = deque()      # what a running fit was asked for and has not done yet
             self.is_main = True                 # this process writes and shows
-            self.train_dl, self.valid_dl = self.loader_for(train_dl, True, True), self.loader_for(valid_dl, tell=True)
+            self.train_dl = self.loader_for(train_dl, True, True)
+            self.valid_dl = self.loader_for(valid_dl, tell=True)
             if bs != 64 and self.train_dl is train_dl and getattr(train_dl, 'batch_size', bs) != bs:
                 warnings.warn(f'bs={bs} changes nothing in train_dl, with its batch_size={train_dl.batch_size}',
                               stacklevel=3)
@@ -511,7 +512,8 @@ class Learner:
         "Make a loader of what was passed as one"
         is_default = self.own_loss_fn is not None and not self.is_own('train_step')
         if is_default and is_samples(data): data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
-        dl = as_loader(data, self.bs, shuffle, self.device, float_dtype(self.own_model))
+        like = vars(self).get('train_dl')
+        dl = as_loader(data, self.bs, shuffle, self.device, float_dtype(self.own_model), like)
         if tell and isinstance(data, tuple) and getattr(dl, 'dtype', None): print(
             f'float64 arrays are cast to {str(dl.dtype).removeprefix("torch.")}, the dtype of the model')
         return dl
