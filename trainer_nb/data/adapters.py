@@ -289,10 +289,12 @@ def length(dl: Any) -> int | None:
     return adapter_of(dl).length
 
 # %% ../../nbs/data/01_adapters.ipynb #3f9782d5
+_INNER = 'dl', 'loader', 'dataloader'       # attributes of a wrapper that hold its loader
+
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`; of any other loader itself, and the one that it wraps, as `dl` or `loader`"
     if parts := adapter_of(dl).parts: return [*chain.from_iterable(map(each, parts.values()))]
-    inside = (getattr(dl, name, None) for name in ('dl', 'loader', 'dataloader'))
+    inside = (getattr(dl, name, None) for name in _INNER)
     return [dl, *chain.from_iterable(each(o) for o in inside if isinstance(o, DataLoader))]
 
 # %% ../../nbs/data/01_adapters.ipynb #340ead94
@@ -312,7 +314,7 @@ def _made_of(dl):
         o = todo.pop()
         if id(o) in found: continue
         found[id(o)] = o
-        names = 'dl', 'loader', 'dataloader', 'sampler', 'batch_sampler', 'batches', 'dataset'
+        names = *_INNER, 'sampler', 'batch_sampler', 'batches', 'dataset'
         inside = [getattr(o, name, None) for name in names]
         todo += [inner for inner in inside if hasattr(inner, '__dict__')]
         todo += adapter_of(o).parts.values()

@@ -47,10 +47,12 @@ def _class_ids(files, labels):
     if len(labels) != len(files):
         raise ValueError(f'there are {len(labels)} labels for {len(files)} samples')
     missing = [i for i, o in enumerate(labels) if o is None or o != o]
-    if missing: raise ValueError(
-        f'{len(missing)} labels are missing, the first one ({labels[missing[0]]}) at index {missing[0]}, of '
-        f'{str(getattr(files[missing[0]], "name", files[missing[0]]))[:60]!r}: leave these samples out, or give them a '
-        'class of their own')
+    if missing:
+        i = missing[0]
+        raise ValueError(
+            f'{len(missing)} labels are missing, the first one ({labels[i]}) at index {i}, of '
+            f'{str(getattr(files[i], "name", files[i]))[:60]!r}: leave these samples out, or give them a '
+            'class of their own')
     labels = [str(o) for o in labels]
     classes = sorted({*labels})
     if len(classes) < 2: raise ValueError(
