@@ -20,7 +20,7 @@ from common import Share, make_learner, reasons, same, stop_when, weights
 from test_no_sync import counted
 from trainer_nb.all import (
     AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, OneCycle,
-    TensorLoader, TrainingInterrupted, accuracy, diff
+    TensorLoader, TrainingInterrupted, accuracy, diff, load_model
 )
 from trainer_nb.base import hashes
 from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
@@ -73,10 +73,10 @@ def batches(n=N_TRAIN, seed=1, bs=BS):
     return [(x.to(DEVICE), y.to(DEVICE)) for x, y in zip(*(o.split(bs) for o in data(n, seed, bs)))]
 
 class ConvNet(nn.Module):
-    "Images of 4 × 4; convolution, BatchNorm and a mean, all with deterministic gradients"
+    "Images of 4 × 4; convolution, BatchNorm and a mean, with deterministic gradients, none of which are rounding alone"
     def __init__(self):
         super().__init__()
-        self.conv, self.bn, self.head = nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 5)
+        self.conv, self.bn, self.head = nn.Conv2d(1, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.Linear(8, 5)
     def forward(self, x):
         return self.head(F.dropout(self.bn(self.conv(x.view(-1, 1, 4, 4))).relu().mean((2, 3)), .2, self.training))
 
@@ -89,7 +89,8 @@ def make(kind='mlp', seed=0):
     return MODELS[kind]().to(DEVICE)
 
 def learner(model=None, train_dl=None, valid_dl=None, **kwargs):
-    if 'optim' not in kwargs: kwargs['lr'] = .01
+    # by default fused on a GPU only; here everywhere, so that the CPU runs the same steps
+    if 'optim' not in kwargs: kwargs['optim'] = lambda params: torch.optim.AdamW(params, lr=.01, fused=True)
     return make_learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl,
                         device=DEVICE, **kwargs)
 
@@ -379,6 +380,26 @@ def test_a_compiled_step_in_bf16_with_everything():
     plain = compiled(hooks(), kind='conv')
     assert close(learn.model, plain.model, 5e-2) and learn.state.optimizer_step == plain.state.optimizer_step == 24
 
+class Places(nn.Module):
+    "Makes a tensor on the device of its input, whose name a program keeps"
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv1d(1, 4, 3, padding=1), nn.Linear(4, 5)
+    def forward(self, x):
+        x = x + torch.arange(x.shape[1], device=x.device)/16
+        return self.head(self.conv(x[:, None]).relu().mean(2))
+
+def test_an_export_runs_on_any_device_with_any_batch(tmp_path):
+    learn = learner(Places().to(DEVICE), batches(5))
+    learn.fit(1)
+    x = torch.randn(70_000, 16)
+    learn.export(tmp_path, example=x[:2])
+    expected = learn.predict((x,))
+    for device in 'cpu', DEVICE:
+        pred = load_model(tmp_path, device=device, trusted=True)(x.to(device))
+        assert pred.device.type == torch.device(device).type and torch.allclose(pred.cpu(), expected, atol=1e-3)
+    assert all(p.device == DEVICE for p in learn.model.parameters())
+
 
 # Memory
 
@@ -447,7 +468,7 @@ def test_the_largest_batch_is_found():
         x, y = torch.randn(2**17, 1024), torch.randint(5, (2**17,))
         return wide([(x[:n], y[:n]), (x[n:2*n], y[n:2*n])])
     with two_more_gib() as limit:
-        new().fit(1)        # what libraries keep for good is there after the first fit
+        new(2**10).fit(1)   # what libraries keep for good is there after the first fit
         learn = new()
         before, held = [o.cpu() for o in weights(learn.model)], allocated()
         found = learn.find_batch_size()

@@ -9,6 +9,7 @@ __all__ = ['plain_config', 'export', 'load_model', 'exported_parts']
 import json
 from argparse import Namespace
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,13 @@ from typing import Any
 
 import torch, torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export.passes import move_to_device_pass
 
 from trainer_nb.base import (
     check_kinds, library_versions, listed, map_tensors, needed, open_file, read_file, replacing, to_device
 )
 from ..data import Images, Table, Texts
-from ..loop import Learner, class_names, get_modes, maker_of, needed_names, set_modes
+from ..loop import Learner, class_names, maker_of, needed_names
 
 # %% ../../nbs/save/06_export.ipynb #c5c1ac65
 def _safetensors(): return needed('safetensors.torch', 'an export of weights', 'export')
@@ -41,22 +43,20 @@ def _finite(x):
 
 # %% ../../nbs/save/06_export.ipynb #73a1daa9
 def _program(model, args, kwargs, dynamic):
-    "Export the model; with `dynamic`, the first dimension of all inputs is a batch of any size"
+    "Export a copy on the host; with `dynamic`, the first dimension of all inputs is a batch of any size"
     batch, shapes = torch.export.Dim('batch', min=1), torch.export.ShapesCollection()
     def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t    # 1: a constant
     args, kwargs = map_tensors(twice, (args, kwargs))
     for t in (*args, *kwargs.values()): shapes[t] = {0: batch}
-    modes = get_modes(model)
     try:
-        model.eval()
+        host = deepcopy(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
         with torch.no_grad():
-            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes if dynamic else None)
+            return torch.export.export(host, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:
         shapes = [tuple(o.shape) for o in (*args, *kwargs.values())]
         e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {shapes}; '
                    'without example= only the weights are written')
         raise
-    finally: set_modes(modes)
 
 # %% ../../nbs/save/06_export.ipynb #2d1fa75a
 def plain_config(config: Any) -> Any:
@@ -119,7 +119,7 @@ def export(
     st, folder, ema = _safetensors(), Path(folder), getattr(learn, 'ema', None) if average else None
     averaged = ema and ema.average_of(learn)
     model = learn.own_model if averaged is None else averaged
-    if example is not None: example = to_device(_as_args(example), learn.device)
+    if example is not None: example = to_device(_as_args(example), 'cpu')
     config = _config(learn, None if averaged is None else ema.name)
     config = json.dumps(config, indent=1, allow_nan=False)
     program = None if example is None else _program(model, *example, dynamic)
@@ -153,7 +153,7 @@ def load_model(
         f'{folder}/program.pt2 can run any code on this machine: load_model(folder, trusted=True) loads it, '
         'if you trust who wrote it; load_model(folder, model) loads only the weights, and runs nothing')
     with open_file((folder/'program.pt2').resolve()) as f:
-        return torch.export.load(f).module().to(device)
+        return move_to_device_pass(torch.export.load(f), str(device)).module()
 
 def _load_weights(folder, model):
     path = folder/'model.safetensors'
