@@ -338,7 +338,8 @@ def throughput(name, make, rounds):
               'ours, everything, eager': with_everything(n, make)}
     times = timed(passes, rounds)
     print(f'\n{name}: {n_params/1e6:.0f}M parameters, {n_flops/1e12:.3f} TFLOP in a step, by torch\'s counter\n')
-    print(f'| loop | {kind} per s | × by hand, compiled | share of peak | CPU ms per step |\n| --- | ---: | ---: | ---: | ---: |')
+    print(f'| loop | {kind} per s | × by hand, compiled | share of peak | CPU ms per step |')
+    print('| --- | ---: | ---: | ---: | ---: |')
     best = median(t for t, _ in times['by hand, compiled with the loss'])
     for key, ts in times.items():
         t = median(t for t, _ in ts)
