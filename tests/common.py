@@ -93,6 +93,7 @@ def equal(a, b):
                 and torch.equal(a.nan_to_num(), b.nan_to_num()))
     if isinstance(a, dict): return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(equal, a, b))
+    if hasattr(a, 'all'): return bool((a == b).all())      # an array
     return a == b or a != a and b != b
 
 def close(a, b):

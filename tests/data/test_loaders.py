@@ -9,7 +9,7 @@ from common import make_learner, problem, same
 from trainer_nb.base.rng import rng_state, set_seed
 from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.passes import Pass
+from trainer_nb.data import Pass
 from trainer_nb.show.output import Budget
 
 
@@ -57,17 +57,17 @@ def test_a_pass_over_a_subclass_goes_on_elsewhere_whatever_it_draws_from():
     set_seed(0)
     dl = Own(torch.arange(12.), bs=2)
     pass_, seen = Pass(dl), []
-    for batch, in pass_:
-        seen.append(batch)
-        pass_.n += 1
+    for batch in pass_:
+        seen.append(batch.data[0])
+        pass_.done()
         if pass_.n == 2: break
     state = pass_.state_dict()
-    rest = [batch for batch, in pass_]
+    rest = [batch.data[0] for batch in pass_]
     assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
     set_seed(99)
     before, again = rng_state(), Pass(dl)
     again.load_state_dict(state)
-    assert same([batch for batch, in again], rest)
+    assert same([batch.data[0] for batch in again], rest)
     assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
 
 class Rising(torch.nn.Module):

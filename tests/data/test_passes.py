@@ -147,14 +147,14 @@ def test_the_position_that_a_loader_saves_is_kept_when_a_pass_is_closed(n_worker
     "Its workers end; a lazily opened pass draws no other random number than the first one did"
     data = TensorDataset(torch.arange(6.))
     first = Pass(Placed(data, 1, num_workers=n_workers))
-    for _, _ in zip(range(2), first): first.n += 1
+    for _, _ in zip(range(2), first): first.done()
     before = torch.get_rng_state()
     first.close()
     state = first.state_dict()
     assert state['loader'] == {'n': 2}
     other = Pass(Placed(data, 1, num_workers=n_workers))
     other.load_state_dict(state)
-    assert [o.item() for o, in other] == [2, 3, 4, 5] and torch.equal(before, torch.get_rng_state())
+    assert [o.data[0].item() for o in other] == [2, 3, 4, 5] and torch.equal(before, torch.get_rng_state())
 
 # Other loaders between a stop and a resume
 

@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from common import check_resume, make_learner, plain_loop, problem, same, stop_at, weights
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import LambdaHook
-from trainer_nb.data.seeded import SeededLoader
+from trainer_nb.data.loaders import SeededLoader
 
 
 def order(epoch, n=24): return torch.randperm(n, generator=torch.Generator().manual_seed(epoch)).tolist()

@@ -13,7 +13,7 @@ from trainer_nb.data import end_workers
 from trainer_nb.show.display import Display
 from trainer_nb.save.early_stopping import EarlyStopping
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
-from trainer_nb.data.several import ValidSets
+from trainer_nb.data.loaders import ValidSets
 from trainer_nb.loop.metrics import Metric, accuracy
 
 

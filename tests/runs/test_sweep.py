@@ -5,11 +5,10 @@ from pathlib import Path
 import optuna, pytest, torch
 from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 
-from common import batches, make_learner, same, weights
+from common import batches, equal, make_learner, same, weights
 from test_runs import _ends     # noqa: F401
 from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
-from trainer_nb.data import same_state
 from trainer_nb.runs.process import warm_starts
 from trainer_nb.runs.start import begin
 from trainer_nb.runs.trace import digest
@@ -113,7 +112,7 @@ def test_interrupted_and_called_again(tmp_path):
     before = rng_state()
     with pytest.raises(KeyboardInterrupt): search(tmp_path/'a', make=interrupted, n_jobs=2)
     found = search(tmp_path/'a', n_jobs=2)
-    assert same_state(before, rng_state())
+    assert equal(before, rng_state())
     check_told(found, 2)
     check_alone(found)
     assert found.best.path.name == found.rows[0]['run'] and found.study.best_value == found.rows[0]['valid_loss']

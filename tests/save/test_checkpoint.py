@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import Share, Stream, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.all import Checkpoint, GradAccum, Hook, LambdaHook, SeededLoader, accuracy
-from trainer_nb.data.passes import Pass
+from trainer_nb.data import Pass
 from trainer_nb.save.files import Folder
 
 

@@ -177,7 +177,6 @@ class _Measuring(Hook):
         "Start or resume measuring, if it is time"
         times, pass_ = self._times, learn.fitting.train.pass_
         if times.n >= self.n_steps or times.mark is not None: return
-        pass_.timed_every = 1
         if self.n_seen >= self.skip: times.open(learn, pass_)
 
     def _around(self, point, learn, nxt):

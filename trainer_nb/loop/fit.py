@@ -21,7 +21,7 @@ from trainer_nb.base import (
     described, drop_locals, format_bytes, is_oom, memory_in_use, to_device
 )
 from trainer_nb.data import (
-    Pass, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
+    Batch, Pass, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 )
 from .columns import Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
@@ -174,7 +174,7 @@ class Phase:
     # the batches
 
     def run(self,
-        batches: Iterable,          # what the loader yields
+        batches: Iterable[Batch],   # of its pass
     ) -> bool:                      # whether all are done; False: something is due between two
         "Process batches: forward, backward, step and count"
         learn, at, forward = self.learn, self.at, self.do['do_step']
@@ -203,15 +203,12 @@ class Phase:
             if learn.requests or learn.state.optimizer_step >= self.next_due: return False
         return True
 
-    def begin(self, item: object) -> None:
-        "Move a batch to the device, and count its samples"
-        learn = self.learn
-        dl, self.stepped = self.pass_.dl, False
-        if self.pass_.adapter.sets:
-            [(self.of_set, item)] = item.items()
-            dl = self.pass_.adapter.sets[self.of_set]
-        self.n, self.total = learn.world.count(dl, self.pass_.n, item)
-        self.batch = to_device(item, learn.device)
+    def begin(self, item: Batch) -> None:
+        "Move a batch to the device"
+        learn, self.stepped = self.learn, False
+        data, self.n, self.total, _ = item
+        if self.pass_.adapter.sets: [(self.of_set, data)] = data.items()
+        self.batch = to_device(data, learn.device)
         self.opt_names = tuple(learn.opts)
 
     @property
@@ -273,7 +270,7 @@ class Phase:
 
     def count(self) -> None:
         "Count a finished batch"
-        self.pass_.n += 1
+        self.pass_.done()
 
     def drop(self) -> None:
         "Forget a batch that was cancelled"
@@ -399,7 +396,7 @@ class Training(Phase):
 
     def count(self) -> None:
         "Count a finished batch"
-        self.pass_.n += 1
+        self.pass_.done()
         self.learn.state.increment_batch(self.total, self.stepped)
 
     def drop(self) -> None:

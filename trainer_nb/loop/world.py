@@ -10,21 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..base import batch_size
-from ..data import adapter_of
-
 # %% ../../nbs/loop/04_world.ipynb #015308dd
 class World:
     "The ranks of a fit, and what they exchange: here, a single process; `parallel` has subclasses"
     rank, size = 0, 1           # rank of this process; world size
     is_sharded = False          # every parameter is sharded
     control: object = None       # process group for messages between hosts
-
-    def count(self, dl: object, i: int, batch: object) -> tuple[int, int]:
-        "Count the samples of batch `i` of a pass: on this rank, 0 if it only keeps the ranks in step, and on all"
-        are_parts = type(batch) is dict and adapter_of(dl).parts
-        n = sum(map(batch_size, batch.values())) if are_parts else batch_size(batch)
-        return n, n
 
     # what `parallel` overrides; x stands for a tensor, state for a nesting of tensors
     def sum(self, x: Tensor) -> Tensor: return x            # summed over all ranks

@@ -81,7 +81,7 @@ def _check_loader(name, dl, before, pass_):
         f'{before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
         'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
     how = adapter_of(dl)
-    if how.can_seek and (how.is_seeded or not is_stock(dl)): return ''
+    if not how.reads_again and (how.is_seeded or not is_stock(dl)): return ''
     if parts := how.parts:
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
         at = check_kinds(pass_['loader'], kinds, f'the state of {name}')

@@ -56,8 +56,8 @@ class _Samples:
     def take(self, size):  # batch, or None if there are too few samples
         while self.n < size:
             if (batch := next(self.rest, None)) is None: return None
-            self.batches.append(batch)
-            self.n += batch_size(batch)
+            self.batches.append(batch.data)
+            self.n += batch_size(batch.data)
         ends = [*accumulate(map(batch_size, self.batches))]
         k = bisect_left(ends, size)
         whole, rest = merge_batches(self.batches[:k + 1]), ends[k] - size
