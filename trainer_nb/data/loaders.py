@@ -64,6 +64,7 @@ class _TensorAdapter(Adapter):
 class TensorLoader:
     "Batches cut out of tensors or arrays"
     adapter: type[Adapter] = _TensorAdapter
+    BLOCK = 2**20   # bytes cut out of the data at once; a batch may be larger
 
     def __init__(self,
         *tensors: Any,  # tensors or arrays, each (n, ...), perhaps memory-mapped; batches are copies
@@ -105,35 +106,32 @@ class TensorLoader:
 
     def batches_from(self, start: int) -> Iterator[Batch]:
         "Draw the order of a pass, on the host, for the same on every device, and yield what a `Pass` does"
-        order = self.draw() if self.shuffle else None
+        n, bs, order = len(self.tensors[0]), self.bs, self.draw() if self.shuffle else None
         there = None if order is None else order.to(self.tensors[0].device)
-        n, bs = len(self.tensors[0]), self.bs
+        # small batches are cut out of larger blocks, as a call of torch takes longer than copying one
+        step = max(self.BLOCK//(bs*sum(o[:1].nbytes for o in self.tensors) or 1), 1)*bs
         def cut():
-            for i in range(start*bs, len(self)*bs, bs):
-                total = min(bs, n - i)
-                first, end, n_here = self.share(total)
-                at = slice(i + first, i + end)
+            for i in range(start*bs, len(self)*bs, step):
+                at = slice(i, min(i + step, len(self)*bs, n))
                 indices = torch.arange(at.start, at.stop) if order is None else order[at]
-                yield Batch(self._rows(at, there), n_here, total, indices)
+                yield from map(self.batch, indices.split(bs), *[o.split(bs) for o in self._rows(at, there)])
         return cut()
 
     def draw(self) -> Tensor:   # (n,) int64
         "Draw the order of a pass"
         return torch.randperm(len(self.tensors[0]), generator=self.generator)
 
-    def share(self, total: int) -> tuple[int, int, int]:
-        "Choose samples of a batch of `total`: the first, the end, and how many count"
-        return 0, total, total
+    def batch(self, indices: Tensor, *tensors: Tensor) -> Batch:
+        "Make a batch"
+        if self.is_far: tensors = tuple([o.pin_memory().to(self.device, non_blocking=True) for o in tensors])
+        return Batch(tensors, len(indices), len(indices), indices)
 
     def _rows(self, at, order):
-        "The samples at places of an order"
-        res = []
+        "Yield the samples at places of an order, as copies, since a step may write to them"
         for o, dtype in zip(self.tensors, self.dtypes):
             part = o[at] if order is None else o.index_select(0, order[at])
-            if dtype != o.dtype: part = part.type(dtype)
-            elif order is None and not self.is_far: part = part.clone()     # a step may write to it
-            res.append(part.pin_memory().to(self.device, non_blocking=True) if self.is_far else part)
-        return tuple(res)
+            if dtype != o.dtype: yield part.type(dtype)
+            else: yield part.clone() if order is None and not self.is_far else part
 
 # %% ../../nbs/data/04_loaders.ipynb #c0000004
 class _SeededData(Dataset):

@@ -35,23 +35,26 @@ from .rows import rows_of
 _INSIDE = {'dl': 'loader', 'loader': 'loader', 'dataloader': 'loader',      # attributes of a wrapper
            'sampler': 'sampler', 'batch_sampler': 'sampler', 'batches': 'sampler', 'dataset': 'dataset'}
 
+def _parts(o): return getattr(o, 'loaders', {}) if hasattr(o, 'adapter') else {}
+
 def _made_of(dl, kinds=('loader', 'sampler', 'dataset')):
     "A loader, its samplers and datasets, and the loaders and datasets inside these, each once, with its kind"
     found, todo = {}, [(dl, 'loader')]
+    if type(dl) in (list, tuple): return todo
     while todo:
         o, kind = todo.pop(0)
-        if id(o) in found or type(o) in (list, tuple) and o is not dl: continue
+        if id(o) in found: continue
         found[id(o)] = o, kind
         for name, kind in _INSIDE.items():
             inner = getattr(o, name, None)
             is_part = isinstance(inner, DataLoader) if kind == 'loader' else hasattr(inner, '__dict__')
             if is_part and kind in kinds: todo.append((inner, kind))
-        todo += [(inner, 'loader') for inner in adapter_of(o).parts.values()]
+        todo += [(inner, 'loader') for inner in _parts(o).values()]
     return list(found.values())
 
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`; of any other loader itself, and the one that it wraps, as `dl` or `loader`"
-    return [o for o, _ in _made_of(dl, ('loader',)) if not adapter_of(o).parts]
+    return [o for o, _ in _made_of(dl, ('loader',)) if not _parts(o)]
 
 def samplers_of(dl: Any) -> list:
     "Return the samplers and batch samplers of a loader, and those inside these"
@@ -401,11 +404,11 @@ def _compared(batches, dl):
 class Pass:
     "One resumable pass over a loader: close it in the middle, and continue here or elsewhere"
     def __init__(self, dl: Any):
-        self.dl, self.adapter = dl, adapter_of(dl)
+        self.ahead = []         # the next batch, if it was read; None: there is none
+        self.read_from(dl)
         self.is_sized = self.adapter.is_exact
         self.n = self.code = 0  # finished batches; checksum of their indices
         self.indices = None     # of the batch that was yielded last
-        self.ahead = []         # the next batch, if it was read; None: there is none
         self.epoch = None       # that it is of; None: of none
         self.epochs = []        # those of the loader's parts when it was opened: a hook may set others
         self.told = None        # RNG states when they were told, as they may draw from them
@@ -413,9 +416,13 @@ class Pass:
         self.first = None       # RNG states before the first batch, for one of several loaders
         self.was_warm = False   # whether the loader had workers when the pass was opened
         self.loader = None      # the loader's own position, before a batch ahead
-        self.iterator = None
         self.wait_s = 0.        # seconds spent waiting for batches
         self.opened = None      # (clock, `wait_s`) when this pass, or the rest of it, was opened
+
+    def read_from(self, dl: Any) -> None:
+        "Read the rest from another loader of the same data, or of a shard of it"
+        self.dl, self.adapter, self.iterator = dl, adapter_of(dl), None
+        if self.ahead != []: self.ahead = [None]    # it is read again
 
     def __iter__(self) -> Iterator[Batch]:  # from batch `n` on
         self.opened = perf_counter(), self.wait_s
@@ -462,7 +469,7 @@ class Pass:
 
     def _open(self):
         if self.start is not None: return self._open_again()
-        self.start = rng_states(self.dl)
+        self.start = ({}, [[]]) if type(self.dl) in (list, tuple) else rng_states(self.dl)
         if self.told is not None: self.epochs = _epochs_of(self.dl, self.epoch)
         self.was_warm = is_warm(self.dl)
         return self.adapter.open()

@@ -6,8 +6,10 @@
 __all__ = ['RANDOM_SAMPLERS', 'rows_of']
 
 # %% ../../nbs/data/00_rows.ipynb #bb28bcee
-from torch import Tensor
+from array import array
+
 import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler, TensorDataset,
     WeightedRandomSampler, default_collate
@@ -19,7 +21,10 @@ RANDOM_SAMPLERS = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 class _Rows(Dataset):
     "The samples of a batch, indexed at once"
     def __init__(self, tensors): self.tensors = tensors
-    def __getitems__(self, indices): return [o[torch.as_tensor(indices)].contiguous() for o in self.tensors]
+    def __getitems__(self, indices):
+        if min(indices) < 0: indices = [i + len(self.tensors[0])*(i < 0) for i in indices]
+        at = torch.frombuffer(array('q', indices), dtype=torch.int64)       # `torch.tensor` takes seven times as long
+        return [o.index_select(0, at) for o in self.tensors]
 
 def _is_plain(o): return (type(o) is Tensor and o.device.type == 'cpu' and o.layout is torch.strided
                           and not (o.requires_grad or o.is_quantized or o.is_conj() or o.is_neg()))

@@ -24,7 +24,7 @@ from trainer_nb.loop import (
     Hook, Learner, World, loss_weight, parameters, trained,
     trains_loss, without_hooks
 )
-from .sharding import bounds, cut_batch, shard
+from .sharding import shard
 from .fsdp import INSTEAD, Sharded, check_kwargs, check_plugin, reshard
 from .group import REASONS, Agreement, Processes, Requests, check_same, forget, is_lost
 
@@ -291,11 +291,10 @@ class Accelerate(Hook):
         if learn.fitting.rng_states is None: self.parts = self.size = None
         else: _check_size(self.size, world.size)
         _shard_loaders(learn, world)
-        self.is_checked = not self.checks or world.size == 1
+        self.is_checked = True
         if world.size == 1:
             yield
             return
-        learn.train_dl.shards.wants = not self.is_checked
         check_same(learn)
         _check_metrics(learn.metrics, world.size)
         world.share_modules(trained(learn), params=True)

@@ -95,10 +95,6 @@ class Processes(_Messages):
         self.weight = 0     # weight of the loss of a batch, over all ranks
         self.shared = {}    # id of a buffer → it, and its version when all ranks had the same
 
-    def count(self, dl: Any, i: int, batch: Any) -> tuple[int, int]:
-        shards = getattr(dl, 'shards', None)
-        return (batch_size(batch),)*2 if shards is None else shards.of(i)
-
     def rng_states(self, state: Any) -> Any:
         return (_own_rng_state(state[0], self.rank), state[1]) if self.rank else state
 

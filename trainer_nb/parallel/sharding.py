@@ -62,7 +62,11 @@ class _ShardedTensors(TensorLoader):
         vars(self).update(vars(dl), world=world)
 
     def draw(self) -> Any: return self.world.first(None if self.world.rank else super().draw())
-    def share(self, total: int) -> tuple[int, int, int]: return _bounds(total, self.world)
+
+    def batch(self, indices: Tensor, *tensors: Tensor) -> Batch:
+        first, end, n = _bounds(len(indices), self.world)
+        whole = super().batch(indices[first:end], *[o[first:end] for o in tensors])
+        return whole._replace(n=n, total=len(indices))
 
 # %% ../../nbs/parallel/02_sharding.ipynb #d0000005
 class _Scatter:
