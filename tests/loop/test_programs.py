@@ -20,7 +20,7 @@ from trainer_nb.all import Checkpoint, Compile, LambdaHook
 NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
 
 LAUNCH = {      # what two processes refuse, and why
-    'word_lm': 'Expected input batch_size .12. to match target batch_size .20.',
+    'word_lm': 'a tensor of shape .20,. cannot be divided into samples: the batch has 5',
     'gcn': 'cannot be multiplied',
     'fixmatch': 'Loaders.* cannot be sharded over several processes: pass a single loader',
 }

@@ -70,15 +70,16 @@ _GENERATORS = {         # kind → how to read its state, and how to restore it
     random.Random: (random.Random.getstate, random.Random.setstate),
     np.random.RandomState: (np.random.RandomState.get_state, np.random.RandomState.set_state),
     np.random.Generator: (lambda o: o.bit_generator.state, lambda o, s: setattr(o.bit_generator, 'state', s)),
-    object: (_counts, lambda o, s: vars(o).update(s))}
+}
+_COUNTS = _counts, lambda o, s: vars(o).update({k: int(s[k]) for k in _counts(o)})      # of a sampler
 
-def _how(o): return next(how for kind, how in _GENERATORS.items() if isinstance(o, kind))
+def _how(o): return _GENERATORS.get(type(o), _COUNTS)
 
 def loader_generators(dl: Any) -> list:
     "Return what a loader, its samplers and datasets draw from, each once: generators, and samplers with counters"
-    found, kinds = [], tuple(_GENERATORS)[:-1]
+    found = []
     for o, kind in _made_of(dl):
-        found += [v for v in getattr(o, '__dict__', {}).values() if isinstance(v, kinds)]
+        found += [v for v in getattr(o, '__dict__', {}).values() if type(v) in _GENERATORS]
         if kind == 'sampler' and not type(o).__module__.startswith(_TORCHS) and _counts(o): found.append(o)
     return list({id(o): o for o in found}.values())
 
@@ -164,12 +165,12 @@ class Adapter:
     def is_exact(self) -> bool:
         "Whether `length` is exact, as that of a list or of torch's samplers, and no estimate"
         kind, base = type(self.dl), _list_of(self.dl)
-        return base is not None and kind.__iter__ is base.__iter__ and kind.__len__ is base.__len__
+        return kind.__iter__ is base.__iter__ and kind.__len__ is base.__len__ if base else False
 
     @property
     def reads_again(self) -> bool:
         "Whether a pass that starts in the middle reads the batches before, and needs them to be the same"
-        return _list_of(self.dl) is None
+        return not _list_of(self.dl)
 
     @property
     def has_state(self) -> bool:
