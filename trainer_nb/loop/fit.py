@@ -454,8 +454,8 @@ class Fit:
     loaders = ()            # the user's own train_dl and valid_dl of the latest epoch
     row = None              # of the history, while `after_valid` or `after_epoch` is fired
     interrupts = None       # `Interrupts`, while it runs
-    world = None            # the ranks that train together, while it runs
-    asked = None            # requests that the other ranks do not know of yet; None: there are no others
+    # set as it opens: `world`, the ranks that train together; `asked`, the requests that other ranks do not know of
+    # yet, which are those of the learner if there are none
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
@@ -469,7 +469,7 @@ class Fit:
         learn = self.learn
         learn.check()
         learn.requests.clear()
-        self.world, self.asked = learn.own_world, None
+        self.world, self.asked = learn.world, learn.requests
         with ExitStack() as closing:
             self.interrupts = closing.enter_context(Interrupts(learn))
             closing.callback(self._leave, learn)        # while interrupts wait

@@ -116,7 +116,7 @@ class Learner:
             if eval_step is not None: self.eval_step = eval_step
             if predict_step is not None: self.predict_step = predict_step
             self.state, self.history = StepState(), History()
-            self.own_world = World()            # the ranks between two fits: others only if the model is sharded
+            self.world = World()
             self.fitting: Fit | None = None     # the fit that runs
             self.stopped: Fit | None = None     # the one that `resume` continues
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
@@ -295,8 +295,7 @@ class Learner:
         "Ask a running fit, from any thread, to do something between two batches"
         if what not in ('stop', 'stop_epoch', 'interrupt') and not callable(what): raise ValueError(
             f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
-        asked = None if everywhere else getattr(self.fitting, 'asked', None)
-        (self.requests if asked is None else asked).append(what)
+        (self.requests if everywhere else getattr(self.fitting, 'asked', self.requests)).append(what)
 
     def stop(self) -> None:
         "End a running fit between two batches, from a hook, a widget or another thread; `resume` continues it"
@@ -606,8 +605,11 @@ class Learner:
 
     @property
     def world(self) -> World:
-        "The ranks that train together"
-        return getattr(self.fitting, 'world', self.own_world)
+        "The ranks that train together; what is set is that between two fits, of a model that stays sharded"
+        return getattr(self.fitting, 'world', self._world)
+
+    @world.setter
+    def world(self, world): self._world = world
 
     @property
     def is_main(self) -> bool:

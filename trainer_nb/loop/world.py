@@ -33,5 +33,5 @@ class World:
     def least(self, x: Tensor) -> Tensor: return x          # a number about the gradients, the smallest over all shards
     # a tensor that may be sharded, whole; the sharded tensors of a nesting on the host of rank 0, None for others
     def whole(self, x) -> Any: return x
-    def cut(self, x: object, part: Tensor) -> Any: return x     # the tensors of a nesting, sharded as `part` is
-    def own_buffers(self, module: object) -> dict: return {}    # those that may differ from rank 0
+    def cut(self, x, part) -> Any: return x     # the tensors of a nesting, sharded as `part` is
+    def own_buffers(self, module) -> dict: return {}    # those that may differ from rank 0

@@ -271,9 +271,9 @@ class Accelerate(Hook):
             raise
         finally:
             if fit.world.size == 1: forget()
-            if fit.world is not learn.own_world:
-                fit.world.control, fit.world = None, learn.own_world        # a forked process must not end a group
-            learn.state.num_processes = learn.own_world.size
+            # a group must not be ended by a process that is forked later
+            if not fit.world.is_sharded: fit.world.control, fit.world = None, World()
+            learn.state.num_processes = fit.world.size
             self.accelerator = self.ddp = self.n = None
             self.may_wrap = self.is_averaged = False
 
@@ -292,7 +292,7 @@ class Accelerate(Hook):
             f'this fit was stopped in {len(self.parts)} processes, and can only be resumed in as many, not in '
             f'{world.size}. From a notebook: learn.launch({len(self.parts)})')
         if world.size == 1: return
-        fit.asked, learn.requests = learn.requests, deque()
+        learn.requests = deque()        # `fit.asked` waits
         for phase, dl in (fit.train, learn.train_dl), (fit.valid, learn.valid_dl):
             shards = world.shard(dl)
             if phase is not None: phase.pass_.read_from(shards)
@@ -301,7 +301,7 @@ class Accelerate(Hook):
         if self.parts is not None: fit.load_rank_state(learn, self.parts[world.rank])
         if world.is_sharded:
             world.shard_model(learn)
-            learn.own_world = world
+            learn.world = world     # to save what stays sharded
         self.is_checked = not self.check
         wants_wrapper = device.type != 'cpu' or self.accelerator.ddp_handler is not None
         self.may_wrap = wants_wrapper and _fits_wrapper(learn)
