@@ -30,7 +30,7 @@ def fresh_package():
 notebooks = sorted(nbglob(nbs, as_path=True))
 
 NEEDS = {   # what the oldest torch has not
-    '03_fsdp': hasattr(torch.cpu.Stream, 'record_event'),   # shards on the CPU
+    '05_accelerate': hasattr(torch.cpu.Stream, 'record_event'),   # shards on the CPU
 }
 
 @pytest.mark.notebook

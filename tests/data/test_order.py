@@ -1,4 +1,4 @@
-"The order of a pass: read again, it is the same, whatever draws it, or the difference is named; batches know their samples"
+"Read again, the order of a pass is the same, whatever draws it, or the difference is named; batches know their samples"
 import random
 from itertools import count
 
@@ -51,9 +51,11 @@ def restless(sampler):
     return torch.randperm(24, generator=torch.Generator().manual_seed(next(TURN))).tolist()
 
 @pytest.mark.parametrize('make', [
-    lambda sampler: DataLoader(SAMPLES, 5, sampler=sampler), lambda sampler: DataLoader(SAMPLES, 5, sampler=sampler, num_workers=1),
+    lambda sampler: DataLoader(SAMPLES, 5, sampler=sampler),
+    lambda sampler: DataLoader(SAMPLES, 5, sampler=sampler, num_workers=1),
     lambda sampler: DataLoader(TensorDataset(X, Y), batch_sampler=BatchSampler(sampler, 5, False)),
-    lambda sampler: SeededLoader(SAMPLES, 5, sampler=sampler)], ids=['no workers', 'workers', 'batch sampler', 'seeded'])
+    lambda sampler: SeededLoader(SAMPLES, 5, sampler=sampler)],
+    ids=['no workers', 'workers', 'batch sampler', 'seeded'])
 def test_an_order_that_cannot_be_had_again_is_named(make, tmp_path):
     "Once, and by the sampler's name; the order that is the same again is not"
     for draw, n in (restless, 1), (lambda s: range(24), 0):
@@ -71,7 +73,8 @@ def test_the_order_of_a_pass_that_was_stopped_here_is_compared_too():
     assert any('batches of Own hold other samples now' in o for o in said)
 
 LOADERS = {
-    'stock': lambda: DataLoader(SAMPLES, 5, shuffle=True), 'rows': lambda: DataLoader(TensorDataset(X, Y), 5, shuffle=True),
+    'stock': lambda: DataLoader(SAMPLES, 5, shuffle=True),
+    'rows': lambda: DataLoader(TensorDataset(X, Y), 5, shuffle=True),
     'workers': lambda: DataLoader(SAMPLES, 5, shuffle=True, num_workers=2),
     'numpy': lambda: DataLoader(SAMPLES, 5, sampler=OWN['numpy']()),
     'subset': lambda: DataLoader(Subset(TensorDataset(X, Y), [*range(23, -1, -1)]), 5),
@@ -100,7 +103,8 @@ def test_a_batch_knows_the_indices_of_its_samples(kind):
     again.load_state_dict(state)
     assert check(again) == 14
 
-@pytest.mark.parametrize('dl', [[(X, Y)], DataLoader([torch.ones(2)], None), iter([(X, Y)])], ids=['list', 'samples', 'iterator'])
+@pytest.mark.parametrize('dl', [[(X, Y)], DataLoader([torch.ones(2)], None), iter([(X, Y)])],
+                         ids=['list', 'samples', 'iterator'])
 def test_a_batch_without_indices_is_counted(dl):
     [b] = Pass(dl)
     assert b.n == b.total == (24 if isinstance(b.data, tuple) else 2) and b.indices in (None, [0])

@@ -87,7 +87,7 @@ def test_trace_equals_table(key, monkeypatch, capsys, cell):
     monkeypatch.setattr(Learner, '_make_display', lambda learn, where: display(where))
     learn = make_learner(train_dl=batches()[:2], **{'valid_dl': batches()[2:4], **kwargs})
     for h in make_hooks(log): learn.add_hook(h)
-    learn.is_main = key != 'not on the main process'
+    learn.world.rank = int(key == 'not on the main process')
     before = [(r.point, r.hook) for r in learn.describe_hooks().rows]
     for _ in range(2):      # counts are those of the last fit
         log.clear()

@@ -230,7 +230,6 @@ def test_interrupts_that_come_before_the_first_event_are_not_lost():
     class Opens(Hook):
         def around_fit(self, learn):
             for _ in range(self.n): signal.raise_signal(signal.SIGINT)
-            learn.requests = type(learn.requests)()     # as several ranks have their own
             return contextlib.nullcontext()
     opens = Opens()
     learn = make_learner(train_dl=batches(), hooks=[opens])
@@ -305,6 +304,7 @@ def test_an_interrupt_in_a_pass_outside_of_a_fit_leaves_nothing_behind(name):
     for place in rand.sample([*places], 60):
         found, n = faults_of_pass(learn, run_pass, (place, rand.randint(1, places[place])))
         wrong, n_hits = wrong + found, n_hits + n
+        reset_modes()
     assert not wrong and n_hits == 60
     after = run_pass(learn)
     assert all(map(torch.equal, before, after)) if name == 'predict' else after == before
@@ -319,6 +319,7 @@ def test_two_interrupts_at_every_bytecode_of_a_pass():
             if i % 2 and (rest := walk(learn, *moments, run=run_pass)): moments.append(choose(rest, rand))
             found, n = faults_of_pass(learn, run_pass, *moments)
             wrong, n_hits = wrong + found, n_hits + n
+        reset_modes()
     print(f'{n_hits} interrupts in passes, {len(wrong)} left something behind')
     assert not wrong and n_hits > 2000
 

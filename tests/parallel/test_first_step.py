@@ -152,9 +152,6 @@ REFUSED = {
     'a sum of a step': ((tensors, Net, dict(train_step=sum_step)), SUM),
     'a sum with a weight below 1': ((tensors, Net, dict(train_step=sum_with_small_n)), SUM),
     'yielded sums': ((tensors, Net, dict(train_step=yielded_sums, optim=halves)), SUM),
-    "a sampler with the system's numbers": ((lambda: DataLoader(DATA, 9, sampler=SystemSampler()), Net, {}),
-                                            'SystemSampler of train_dl or valid_dl chooses other samples in '
-                                            'processes 0 to 1, as seen at batch 0'),
 }
 
 @pytest.mark.parametrize('case', REFUSED)

@@ -77,7 +77,7 @@ class TensorLoader:
     ):
         if not tensors: raise ValueError('TensorLoader needs at least one tensor or array')
         if isinstance(bs, bool) or not hasattr(bs, '__index__') or bs < 1:
-            raise (ValueError if isinstance(bs, int) else TypeError)(f'bs is {bs!r}: expected a number of samples, 1 or more')
+            raise (ValueError if isinstance(bs, int) else TypeError)(f'bs is {bs!r}: expected 1 sample or more')
         self.tensors = tuple(map(_shared, tensors))
         sizes, places = [len(o) for o in self.tensors], {str(o.device) for o in self.tensors}
         if len({*sizes}) > 1: raise ValueError(f'the tensors hold {sizes} samples: they must agree')
@@ -207,7 +207,8 @@ class _Part(Pass):
 
     def next(self):
         self.open()
-        if self.first is None: self.first = rng_states(self.dl)     # it may draw its order only now, after others opened
+        # it may draw its order only now, after others opened
+        if self.first is None: self.first = rng_states(self.dl)
         try: batch = self.adapter.batch(next(self.iterator))
         except StopIteration:
             running.discard(self)

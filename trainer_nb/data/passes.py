@@ -11,10 +11,10 @@ __all__ = ['RNG_STATE_KINDS', 'running', 'each', 'samplers_of', 'loader_generato
 import random, signal, warnings
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from itertools import chain, islice
+from itertools import islice
 from time import perf_counter
 from types import GeneratorType
 from typing import Any, NamedTuple
@@ -311,7 +311,8 @@ class StockAdapter(Adapter):
         self.is_seeded = getattr(dl, 'is_seeded', False)
 
     @property
-    def reads_again(self) -> bool: return bool(self.dl.num_workers) and not self.is_seeded  # they draw by what they read
+    def reads_again(self) -> bool:      # samples that workers read draw by what those have read before
+        return bool(self.dl.num_workers) and not self.is_seeded
 
     @property
     def is_exact(self) -> bool:
@@ -496,8 +497,8 @@ class Pass:
         sampler = getattr(self.dl, 'sampler', None) if self.dl.batch_sampler is None else self.dl.batch_sampler
         name = type(getattr(sampler, 'sampler', sampler)).__name__
         warnings.warn(
-            f'the order of this pass cannot be had again: the first {self.n} batches of {name} hold other samples now, so '
-            'the rest may repeat some and leave out others. Let it draw from the global generators of torch, NumPy or '
+            f'the order of this pass cannot be had again: the first {self.n} batches of {name} hold other samples now, '
+            'so the rest may repeat some and leave out others. Let it draw from the global generators of torch, NumPy or '
             'random, or from a generator or a counter that is its attribute', stacklevel=2)
 
     def _position(self):

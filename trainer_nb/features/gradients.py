@@ -74,7 +74,7 @@ class _Weighing(_Windows):
         phase = learn.phase
         is_a_sum = phase.result is not None and phase.result.get('reduction') == 'sum' or (
             phase.is_default and is_sum(learn.loss_fn))
-        n = phase.weight if learn.world.size == 1 else learn.world.weight       # summed over the ranks by `Accelerate`
+        n = phase.total_weight      # of all ranks
         window = self.windows.get(phase.opt_names[0])
         if window is not None and is_a_sum != (window.unit is None): raise ValueError(
             'GradAccum got losses that are sums, and others that are means, for one optimizer '

@@ -63,7 +63,7 @@ class Interrupts:
     def _handle(self, *args):
         if os.getpid() != self.pid: return      # a worker process
         self.n += 1
-        if self.n <= self.n_asked: self.learn.requests.append('interrupt')
+        if self.n <= self.n_asked: self.learn.request('interrupt')
         elif self.is_open or perf_counter() - self.since > self.patience: self._raise()
 
     def _raise(self):
@@ -116,7 +116,7 @@ class Phase:
         self.batch = self.pred = None       # on the device; what the model or the step returned
         self.loss = None            # 0-d tensor
         self.result = None          # mapping that the step returned; None also while it yields losses
-        self.weight = None          # of the loss, number or 0-d tensor
+        self.weight = self.total_weight = None      # of the loss, number or 0-d tensor: on this rank, on all ranks
         self.has_pred = False       # whether `after_pred` was fired
         self.generator = None       # of a step that yields losses
         self.opt_names = ()         # optimizers that step after the loss
@@ -251,7 +251,7 @@ class Phase:
                 more = n_samples(self.result, self.n) - self.n      # than the loader told
                 self.n += more
                 self.total += more
-        self.weight = loss_weight(self.result, self.n)
+        self.weight = self.total_weight = loss_weight(self.result, self.n)
 
     def check_any(self, name: str) -> None:
         "Raise ValueError if the loader of a name yielded no batch"
@@ -295,8 +295,10 @@ class Phase:
 
     # its values
 
-    def begin_sums(self, learn: Any) -> 'Phase':
-        "Make the accumulator of losses and metrics"
+    @classmethod
+    def over(cls, learn: Any, dl: Any) -> 'Phase':
+        "Make one over a loader, or this rank's shards of its batches, with the accumulator of losses and metrics"
+        self = cls(Pass(learn.world.shard(dl)))
         sets, (_, is_own) = self.pass_.adapter.sets or ('',), learn.step_of(self.training)
         check_sets(sets, learn.metrics)
         named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
@@ -446,9 +448,11 @@ class Fit:
     time_s = 0.             # spent in this epoch before a stop
     opened = None           # clock when it was opened or resumed
     rng_states = None       # RNG states at a stop; None while it runs
-    loaders = ()            # the user's own train_dl and valid_dl
+    loaders = ()            # the user's own train_dl and valid_dl of the latest epoch
     row = None              # of the history, while `after_valid` or `after_epoch` is fired
     interrupts = None       # `Interrupts`, while it runs
+    # set as it opens: `world`, the ranks that train together; `asked`, the requests that other ranks do not know of
+    # yet, which are those of the learner if there are none
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
@@ -461,8 +465,8 @@ class Fit:
     def __enter__(self) -> 'Fit':
         learn = self.learn
         learn.check()
-        if not self.loaders: self.loaders = learn.train_dl, learn.valid_dl
         learn.requests.clear()
+        self.world, self.asked = learn.world, learn.requests
         with ExitStack() as closing:
             self.interrupts = closing.enter_context(Interrupts(learn))
             closing.callback(self._leave, learn)        # while interrupts wait
@@ -473,8 +477,6 @@ class Fit:
             self.state, learn.history.columns.thread = 'running', threading.get_ident()
             learn.hooks.calls = Calls(learn.hooks, learn.is_main)
             closing.callback(set_modes, get_modes(*trained(learn)))
-            if self.interrupts.n and 'interrupt' not in learn.requests:
-                learn.requests.append('interrupt')      # asked before a hook set other requests
             self.closing = closing.pop_all()
         return self
 
@@ -484,7 +486,7 @@ class Fit:
         self.closing.callback(self._report, learn, e)       # runs first
         if e is not None and not isinstance(e, CancelFit): return bool(self.closing.__exit__(kind, e, tb))
         self.closing.close()
-        if not (learn.cancelled == 'interrupt' or 'interrupt' in learn.requests or interrupts.n): return True
+        if not (learn.cancelled == 'interrupt' or interrupts.n): return True
         if self.plan.on_interrupt == 'return' and interrupts.n < 2: return True
         is_left = learn.stopped is self and self.is_open(learn.state)
         rest = 'learn.resume() continues' if is_left else 'nothing is left to do'
@@ -506,11 +508,11 @@ class Fit:
 
     def _free(self, learn):
         "End worker processes; keep passes only if they can be resumed"
-        self.warm = [*filter(is_warm, (*each(learn.train_dl), *each(learn.valid_dl)))]
+        self.warm = [dl for dl in (*each(learn.train_dl), *each(learn.valid_dl)) if is_warm(learn.world.shard(dl))]
         try:
             for phase in self.phases.values(): phase.pass_.close()
-            if learn.cancelled in (*RESUMABLE, 'error'):
-                for dl in self.warm: end_workers(dl)
+            if learn.cancelled in (*RESUMABLE, 'error') or self.world.size > 1:
+                for dl in self.warm: end_workers(learn.world.shard(dl))
         finally:
             if self.state == 'stopped': learn.stopped = self
             else:
@@ -549,7 +551,7 @@ class Fit:
 
     def _restore_rng(self):
         learn = self.learn
-        for dl in self.warm: warm_up(dl)
+        for dl in self.warm: warm_up(learn.world.shard(dl))
         set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
         self.rng_states = None
 
@@ -569,7 +571,7 @@ class Fit:
                             phase.pass_.leave()
                             break
                         self.answer()
-                        if learn.train_dl is not phase.pass_.dl: raise ValueError(
+                        if learn.train_dl is not self.loaders[0]: raise ValueError(
                             'a hook replaced train_dl in before_epoch, where the pass of this epoch has its loader '
                             'already: replace it in after_epoch, by a loader')
                         if batches is None: batches = iter(phase.pass_)
@@ -590,7 +592,7 @@ class Fit:
     def validate(self) -> None:
         "Run a validation pass, or the rest of a stopped one, and record its values"
         learn = self.learn
-        if self.valid is None: self.valid = Validation(Pass(learn.valid_dl)).begin_sums(learn)
+        if self.valid is None: self.valid = Validation.over(learn, learn.valid_dl)
         with self.valid.opened(learn) as phase:
             if not phase.pass_.n: learn.calls.fire('before_valid', learn)
             batches = iter(phase.pass_)
@@ -632,7 +634,8 @@ class Fit:
         if is_new:
             learn.state.reset_epoch()
             learn.history.columns.open()
-            self.train = Training(Pass(learn.train_dl)).begin_sums(learn)
+            self.loaders = learn.train_dl, learn.valid_dl
+            self.train = Training.over(learn, learn.train_dl)
         self.opened = perf_counter()
         self.train.pass_.begin_epoch(learn.state.epoch)
         return is_new
@@ -686,7 +689,7 @@ class Fit:
         "Leave the open phases, and let `restore(learn)` load an earlier state into this fit"
         learn = self.learn
         for phase in self.phases.values(): phase.pass_.close()
-        for dl in (learn.train_dl, learn.valid_dl): end_workers(dl)
+        for dl in (learn.train_dl, learn.valid_dl): end_workers(learn.world.shard(dl))
         self.train = self.valid = None
         restore(learn)
         self._restore_rng()
@@ -713,7 +716,7 @@ class Fit:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
         if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
-        def had_workers(dl): return is_warm(dl) or any(map(self.warm.__contains__, each(dl)))
+        def had_workers(dl): return is_warm(learn.world.shard(dl)) or any(map(self.warm.__contains__, each(dl)))
         return {'plan': self.plan.state_dict(), **self._pass_states(),
                 'is_trained': self.is_trained, 'time_s': self.spent_s,
                 'in_eval': [k for k, m in named_parts(learn, learn.own_model).items() if m in (in_eval or ())],
@@ -725,15 +728,15 @@ class Fit:
         "Take over the progress of another fit of the same parts, with `plan` its bounds, too"
         is_same = self.plan.valid_every == state['plan']['valid_every']
         self.plan.load_state_dict(state['plan'], plan)
-        if plan: self.loaders = learn.train_dl, learn.valid_dl
+        self.loaders = learn.train_dl, learn.valid_dl
         self.is_trained, self.time_s = state['is_trained'], state['time_s']
         if state['train'] is not None:
-            self.train = Training(Pass(learn.train_dl)).begin_sums(learn)
+            self.train = Training.over(learn, learn.train_dl)
             parts = named_parts(learn, learn.own_model)
             self.train.in_eval = [parts[k] for k in state['in_eval'] if k in parts]
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
-            self.valid = Validation(Pass(learn.valid_dl)).begin_sums(learn)
+            self.valid = Validation.over(learn, learn.valid_dl)
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
         self.warm = [getattr(learn, o) for o in state['warm']]
 

@@ -115,12 +115,12 @@ class Learner:
             if train_step is not None: self.train_step = train_step
             if eval_step is not None: self.eval_step = eval_step
             if predict_step is not None: self.predict_step = predict_step
-            self.state, self.history, self.world = StepState(), History(), World()
+            self.state, self.history = StepState(), History()
+            self.world = World()
             self.fitting: Fit | None = None     # the fit that runs
             self.stopped: Fit | None = None     # the one that `resume` continues
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.requests = deque()      # what a running fit was asked for and has not done yet
-            self.is_main = True                 # this process writes and shows
             self.train_dl = self.loader_for(train_dl, True, True)
             self.valid_dl = self.loader_for(valid_dl, tell=True)
             if bs != 64 and self.train_dl is train_dl and getattr(train_dl, 'batch_size', bs) != bs:
@@ -293,9 +293,9 @@ class Learner:
         everywhere: bool = False,   # True: all ranks make this request in the same batch, so none needs to tell others
     ) -> None:
         "Ask a running fit, from any thread, to do something between two batches"
-        if what not in ('stop', 'stop_epoch') and not callable(what): raise ValueError(
+        if what not in ('stop', 'stop_epoch', 'interrupt') and not callable(what): raise ValueError(
             f"request got {what!r}: expected 'stop', 'stop_epoch' or a function of the learner")
-        (self.requests.give if everywhere and self.world.size > 1 else self.requests.append)(what)
+        (self.requests if everywhere else getattr(self.fitting, 'asked', self.requests)).append(what)
 
     def stop(self) -> None:
         "End a running fit between two batches, from a hook, a widget or another thread; `resume` continues it"
@@ -347,7 +347,7 @@ class Learner:
                 'learn.validate was called in a batch of validation, where its own batches would '
                 'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
-            phase = Validation(Pass(dl)).begin_sums(self)
+            phase = Validation.over(self, dl)
             with self._apart(phase):
                 if not self.is_fitting and phase.below.below is None: self.calls.fire('before_valid', self)
                 batches = iter(phase.pass_)
@@ -602,6 +602,19 @@ class Learner:
         return HookTable(Calls(self.hooks, self.is_main, self.calls), skip, all)
 
     # where it is
+
+    @property
+    def world(self) -> World:
+        "The ranks that train together; what is set is that between two fits, of a model that stays sharded"
+        return getattr(self.fitting, 'world', self._world)
+
+    @world.setter
+    def world(self, world): self._world = world
+
+    @property
+    def is_main(self) -> bool:
+        "Whether this process writes and shows: it is rank 0"
+        return not self.world.rank
 
     @property
     def training(self) -> bool:

@@ -7,7 +7,6 @@ __all__ = ['unchanged', 'DryRun', 'without_hooks', 'dry_run']
 
 # %% ../../nbs/loop/13_sandbox.ipynb #43e9b2db
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -169,17 +168,16 @@ def _twin(learn, copies, asked):
     twin.phase, twin.fitting, twin.hooks = Phase(), Fit(), HookList()
     for mine, theirs in (twin.hooks, learn.hooks), (twin.hooks.registered, learn.hooks.registered):
         mine += [copies.get(id(h), h) for h in theirs]
-    twin.fitting.state, twin.fitting.learn = 'running', twin
+    twin.fitting.state, twin.fitting.learn, twin.fitting.world = 'running', twin, learn.world
     twin.hooks.calls = Calls([o for o in twin.hooks if o in copies.values()], learn.is_main)
-    twin.state, twin.world, twin.history = replace(learn.state), copy(learn.world), History()
+    twin.state, twin.history = replace(learn.state), History()
     twin.requests, twin.cancelled, twin.stopped = asked, None, None
     return twin
 
 @contextmanager
 def without_hooks(learn: Any) -> Iterator[Any]:
     "Compute training steps of a twin without hooks in the phase that runs; restore all but the loaders"
-    before, twin = _snapshot_of(learn, has_loaders=False), _twin(learn, {}, deque())
-    twin.world = learn.world        # of its ranks
+    before, twin = _snapshot_of(learn, has_loaders=False), _twin(learn, {}, [])
     try:
         with _Trial().opened(twin): yield twin
     finally: before.close()
@@ -191,8 +189,8 @@ def dry_run(learn: Any) -> Iterator[DryRun]:
     if hasattr(learn.train_dl, '__next__'): raise ValueError(
         f'train_dl is a {type(learn.train_dl).__name__}, which can be read only once: its batches '
         'would be lost. Pass something that can be read again.')
-    copies, asked = _copied_hooks(learn), deque()
-    with Interrupts(SimpleNamespace(requests=asked)) as interrupts, unchanged(learn):
+    copies, asked = _copied_hooks(learn), []
+    with Interrupts(SimpleNamespace(request=asked.append)) as interrupts, unchanged(learn):
         _copy_optimizers(learn)
         for dl in (*each(learn.train_dl), *each(learn.valid_dl)): forget_iterator(dl)
         twin, phase = _twin(learn, copies, asked), _Trial()

@@ -8,24 +8,21 @@ __all__ = ['World']
 # %% ../../nbs/loop/04_world.ipynb #61b7d44b
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 # %% ../../nbs/loop/04_world.ipynb #015308dd
 class World:
     "The ranks of a fit, and what they exchange: here, a single process; `parallel` has subclasses"
     rank, size = 0, 1           # rank of this process; world size
     is_sharded = False          # every parameter is sharded
-    control: object = None       # process group for messages between hosts
 
-    # what `parallel` overrides; x stands for a tensor, state for a nesting of tensors
+    # what `parallel` overrides
+    def shard(self, dl) -> Any: return dl           # the loader of this rank's shard of each batch
     def sum(self, x: Tensor) -> Tensor: return x            # summed over all ranks
-    def first(self, x: object) -> Any: return x                # the object of rank 0, for all ranks
-    def gather(self, x: object) -> Any: return [x]             # the objects of all ranks, for rank 0; None for others
-    def all_gather(self, x: object) -> list: return [x]        # the same for all ranks
-    def rng_states(self, state: tuple) -> tuple: return state   # for this rank, made from a state that all ranks share
-    def whole(self, x: Tensor) -> Tensor: return x          # one that may be sharded, whole
-    def collect(self, state: object) -> Any: return state      # the same for each tensor, on rank 0
-    def cut(self, x: Tensor, part: Tensor) -> Tensor: return x  # a whole tensor, sharded like `part`
-    def split(self, opt: object, state: dict) -> dict: return state  # an optimizer's whole state, sharded to be loaded
+    def first(self, x) -> Any: return x             # the object of rank 0, for all ranks
+    def all_gather(self, x) -> list: return [x]     # the objects of all ranks, for all ranks
     def least(self, x: Tensor) -> Tensor: return x          # a number about the gradients, the smallest over all shards
-    def own_buffers(self, module: nn.Module) -> dict[str, Tensor]: return {}    # those that may differ from rank 0
+    # a tensor that may be sharded, whole; the sharded tensors of a nesting on the host of rank 0, None for others
+    def whole(self, x) -> Any: return x
+    def cut(self, x, part) -> Any: return x     # the tensors of a nesting, sharded as `part` is
+    def own_buffers(self, module) -> dict: return {}    # those that may differ from rank 0

@@ -112,7 +112,7 @@ class _ScatteredLoader:
 
 # %% ../../nbs/parallel/02_sharding.ipynb #d0000006
 def shard(dl: Any, world: World) -> Any:
-    "Return a loader of this rank's shard of each batch, which rank 0 draws or reads; `dl` for one rank; raises ValueError"
+    "Return a loader of this rank's shard of each batch, which rank 0 chooses; `dl` for one rank; raises ValueError"
     if dl is None or world.size == 1: return dl
     how = adapter_of(dl)
     if how.sets: raise ValueError(

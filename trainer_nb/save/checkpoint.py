@@ -184,7 +184,7 @@ class Checkpoint(Hook):
 
     def _start(self, learn):
         self._check_frozen(learn)
-        state = learn.world.collect(capture(learn, what=self.what))
+        state = learn.world.whole(capture(learn, what=self.what))
         if not learn.is_main: return
         state = host_copy(state)
         check_plain(state, 'the state')
@@ -225,7 +225,7 @@ class Checkpoint(Hook):
 # %% ../../nbs/save/04_checkpoint.ipynb #5bc7d4cd
 def _try(learn):
     "Refuse what no checkpoint can hold; raises TypeError"
-    state = learn.world.collect(capture(learn))
+    state = learn.world.whole(capture(learn))
     for opt in learn.opts.values():
         if name := _unsaved(opt): warnings.warn(
             f'{type(opt).__name__}.{name} has a state that is not in the state_dict() of the '
@@ -285,7 +285,7 @@ def save(
     if learn.is_fitting and learn.batch is not None:
         raise RuntimeError('learn.save was called inside a batch, which cannot be resumed: '
                            'learn.request(lambda learn: learn.save(path)) saves after it')
-    state = host_copy(learn.world.collect(capture(learn)))
+    state = host_copy(learn.world.whole(capture(learn)))
     if not learn.is_main: return
     check_plain(state, 'the state')
     arrived(learn.device)()

@@ -20,7 +20,7 @@ from trainer_nb.save.matching import (
 )
 from trainer_nb.loop import (
     FIT_KINDS, HISTORY_KINDS, Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
-    object_states, owners, set_buffers, unsaved_buffers
+    object_states, owners, parameters, set_buffers, unsaved_buffers
 )
 
 # %% ../../nbs/save/03_snapshot.ipynb #d7425c01
@@ -78,7 +78,7 @@ def capture(learn: Learner, is_for_me: bool = False, what: str = 'all') -> dict[
     own = {}
     if (n := learn.world.size) > 1:
         mine = (fit or Fit()).rank_state(learn)
-        own['processes'] = [mine]*n if is_for_me else learn.world.gather(mine)
+        own['processes'] = [mine]*n if is_for_me else learn.world.all_gather(mine)
     modules = owners(learn, learn.own_model)
     opts = {name: {'type': type(o).__name__, 'state': o.state_dict(),
                    'names': parameter_names(o, modules)} for name, o in learn.opts.items()}
@@ -138,7 +138,8 @@ def _take_module(name, m, world, state):
 
 def _take_optimizer(opt, world, state):
     rates = [g['lr'] for g in opt.param_groups]
-    load_optimizer(opt, world.split(opt, state))
+    cut = {i: world.cut(o, parameters(opt)[i]) for i, o in state['state'].items()}
+    load_optimizer(opt, {**state, 'state': cut})
     for g, old in zip(opt.param_groups, rates):
         if isinstance(old, Tensor): g['lr'] = old.copy_(g['lr'])    # others may hold the tensor
 
@@ -183,7 +184,6 @@ def restore(learn: Learner, state: dict[str, Any], fit: Fit, plan: bool = False)
     notes += _take_hooks(learn, state['hooks'])
     notes += load_object_states(learn.objects, state['objects'])
     if own is not None: fit.load_rank_state(learn, own)
-    else: fit.rng_states = learn.world.rng_states(fit.rng_states)
     return [o for o in notes if o]
 
 # %% ../../nbs/save/03_snapshot.ipynb #rw000001

@@ -25,7 +25,7 @@ def unpause(learn: Learner) -> None:
 
 def pause(learn: Learner) -> None:
     "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests"
-    requests = getattr(learn.requests, 'asked', learn.requests)     # of this rank
+    requests = learn.fitting.asked      # of this rank
     is_over, start = False, perf_counter()
     _show_pause(learn, True)
     try:
