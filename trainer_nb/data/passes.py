@@ -71,7 +71,7 @@ _GENERATORS = {         # kind → how to read its state, and how to restore it
     np.random.RandomState: (np.random.RandomState.get_state, np.random.RandomState.set_state),
     np.random.Generator: (lambda o: o.bit_generator.state, lambda o, s: setattr(o.bit_generator, 'state', s)),
 }
-_COUNTS = _counts, lambda o, s: vars(o).update({k: int(s[k]) for k in _counts(o)})      # of a sampler
+_COUNTS = _counts, lambda o, s: vars(o).update({k: int(s[k]) for k in _counts(o).keys() & s})   # of a sampler
 
 def _how(o): return _GENERATORS.get(type(o), _COUNTS)
 
@@ -80,7 +80,7 @@ def loader_generators(dl: Any) -> list:
     found = []
     for o, kind in _made_of(dl):
         found += [v for v in getattr(o, '__dict__', {}).values() if type(v) in _GENERATORS]
-        if kind == 'sampler' and not type(o).__module__.startswith(_TORCHS) and _counts(o): found.append(o)
+        if kind == 'sampler' and not type(o).__module__.startswith(_TORCHS): found.append(o)
     return list({id(o): o for o in found}.values())
 
 RNG_STATE_KINDS = [(RNG_KINDS, [[object]])]      # for `check_kinds`
@@ -498,8 +498,8 @@ class Pass:
         name = type(getattr(sampler, 'sampler', sampler)).__name__
         warnings.warn(
             f'the order of this pass cannot be had again: the first {self.n} batches of {name} hold other samples now, '
-            'so the rest may repeat some and leave out others. Let it draw from the global generators of torch, NumPy or '
-            'random, or from a generator or a counter that is its attribute', stacklevel=2)
+            'so the rest may repeat some and leave out others. Let it draw from the global generators of torch, NumPy '
+            'or random, or from a generator or a counter that is its attribute', stacklevel=2)
 
     def _position(self):
         "The loader's own position after `n` batches, if it has one"
