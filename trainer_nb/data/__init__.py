@@ -8,6 +8,4 @@ from .rows import RANDOM_SAMPLERS
 from .several import Loaders, sets_of
 from .loaders import TensorLoader, as_loader, is_shuffled
 from .seeded import SeededAdapter, SeededLoader
-from .split import split
-from .table import Table, TableNet
-from .files import Images, Texts
+from .prepare import Images, Table, TableNet, Texts, split
