@@ -116,7 +116,7 @@ def split(
 class Prepared:
     "What prepares new samples as those of training: by the attributes in `kinds`, as JSON"
     kinds: dict[str, Any]       # attribute → its kind, for `check_kinds`
-    train: Any = ()
+    train: Any = ()     # data as `Learner` takes it; none without data
     valid: Any = ()
 
     @classmethod
@@ -135,7 +135,7 @@ class Prepared:
         vars(self).update(check_kinds(state, self.kinds, f'the state of {type(self).__name__}'))
 
 # %% ../../nbs/data/05_prepare.ipynb #dc8b3597
-_PLAIN = str, int, float     # what JSON holds
+_PLAIN = str, int, float     # what JSON holds; a truth value is an int
 
 def _values(column, is_category):
     "Return the distinct values of a category, in order; None of numbers"
@@ -357,7 +357,7 @@ class Images(Prepared, Dataset):
             self.classes, self.targets = classes and [*classes], [known[o.stem] for o in self.files]
         sizes = {} if size else {_size(o): o.name for o in self.files[:100]}
         if len(sizes) > 1: raise ValueError(
-            f'the pictures have several sizes (h, w), such as {sizes}: pass a size for all, size={[*sizes][0]}')
+            f'{[*sizes.values()][:2]} have the sizes (h, w) {[*sizes][:2]}: pass a size for all, size={[*sizes][0]}')
         self.train, self.valid = (split(self, len(found[1]), shuffle=False) if len(found) > 1
                                   else split(self, valid, stratify=strata, seed=seed))
 
