@@ -61,9 +61,10 @@ TERMS = _listed({   # page, or page#section → terms
     'start/04_faq#my-targets-have-the-wrong-shape-or-type': 'shape mismatch, dtype, broadcast',
     'start/04_faq#my-batch-is-a-dict-or-my-model-returns-several-things': 'dict batch, multiple inputs',
     'data/04_loaders': 'DataLoader, batch size, shuffle',
-    'data/07_table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
-    'data/08_files': 'ImageFolder, images from a folder, text files, vocabulary, tokenize words, masks folder',
-    'data/05_split': 'train test split, stratify',
+    'data/05_prepare#table': 'tabular, encode categories, standard scaler, normalize columns, entity embeddings',
+    'data/05_prepare#images': 'ImageFolder, images from a folder, masks folder',
+    'data/05_prepare#texts': 'text files, vocabulary, tokenize words',
+    'data/05_prepare': 'train test split, stratify',
     'look/14_report': 'precision, recall, classification report, time series, forecast, forecasting, MASE, '
                       'prediction interval',
     'look/17_album': 'samples while training, generate text while training, gan samples, show images while training, '

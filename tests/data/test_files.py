@@ -24,7 +24,8 @@ def test_masks_keep_their_ids(tmp_path):
         Images(tmp_path/'x', masks=tmp_path/'y')
 
 def test_as_many_labels_as_pictures(tmp_path):
-    with pytest.raises(ValueError, match='3 labels for 20 samples'): Images(folder(tmp_path), labels=['a', 'b', 'c'])
+    with pytest.raises(ValueError, match='labels has 3 entries for 20 samples'):
+        Images(folder(tmp_path), labels=['a', 'b', 'c'])
 
 def test_words_are_learned_from_training_texts_alone():
     texts = [f'a plain text pair{i//2} own{i} own{i}' for i in range(20)]

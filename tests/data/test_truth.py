@@ -150,6 +150,15 @@ def test_a_column_says_the_classes():
     assert (valid.kind == 'b').sum() == 2 and (train.kind == 'b').sum() == 8
     with pytest.raises(ValueError, match="has a column 'king'"): split(df, stratify='king')
 
+class Pairs(Dataset):
+    "Samples and their classes, without an end"
+    def __len__(self): return 40
+    def __getitem__(self, i): return X[i % 40], i % 4
+
+def test_the_last_entry_of_a_sample_is_its_class():
+    train, valid = split(Pairs(), .2, stratify=True)
+    assert len(train) == 32 and sorted(y for _, y in valid) == [0, 0, 1, 1, 2, 2, 3, 3]
+
 @pytest.mark.parametrize('wrong, words', [
     (dict(test_size=.2), 'here it is valid'), (dict(random_state=0), 'here it is seed'),
     (dict(foo=1), r'help\(split\)')])

@@ -5,6 +5,4 @@ from .passes import (
 )
 from .loaders import Loaders, SeededLoader, TensorLoader, as_loader, is_shuffled, sets_of
 from .rows import RANDOM_SAMPLERS
-from .split import split
-from .table import Table, TableNet
-from .files import Images, Texts
+from .prepare import Images, Table, TableNet, Texts, split
