@@ -9,7 +9,7 @@ from torch.utils.data import (
 )
 
 from trainer_nb.all import Learner
-from trainer_nb.base.rng import rng_state, set_seed
+from trainer_nb.base import rng_state, set_seed
 from trainer_nb.data import Pass, same_state
 from trainer_nb.data.rows import RowPass, reads_rows
 
