@@ -23,7 +23,7 @@ from trainer_nb.all import (
     TensorLoader, TrainingInterrupted, accuracy, diff, load_model
 )
 from trainer_nb.base import hashes
-from trainer_nb.base.rng import rng_state, set_rng_state, set_seed
+from trainer_nb.base import rng_state, set_rng_state, set_seed
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')

@@ -1,10 +1,12 @@
 "Private names of torch: each has a public way, which gives the same numbers, and only one module knows them"
 import ast, re
 from pathlib import Path
+from types import ModuleType
 
 import pytest, torch
+from torch import Tensor
 from torch.optim import SGD, Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from common import batches, make_learner, same, weights
 from trainer_nb.base import torch_private as private
@@ -14,27 +16,20 @@ from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
 from trainer_nb.features.nan_guard import NaNGuard
 
 root = Path(__file__).parents[2]
-def is_check(o): return getattr(getattr(o, '__code__', None), 'co_name', '') == '<lambda>'
-CHECKS = [name for name, o in vars(private).items() if is_check(o)]
 
 @pytest.fixture
-def only_public(monkeypatch):
-    monkeypatch.setattr(private, 'ONLY_PUBLIC', True)
-    private.light_step.cache_clear()
-    yield
-    private.light_step.cache_clear()
+def only_public(monkeypatch): monkeypatch.setattr(private, 'ONLY_PUBLIC', True)
 
-def test_the_checks_hold():
-    "On a version that is listed"
-    if not private.is_listed(): pytest.skip(f'torch {torch.__version__} is not in RAN_ON')
-    assert len(CHECKS) >= 6 and [o for o in CHECKS if not vars(private)[o]()] == []
-
-def test_public_ways_do_without_the_checks(only_public): assert [o for o in CHECKS if vars(private)[o]()] == []
-
-def test_the_pinned_version_is_listed():
+def test_private_names_are_used_on_tested_versions_alone(monkeypatch):
+    "The pinned and the oldest version are tested: `make test-versions`"
     pin = re.search(r'^torch==(\d+\.\d+)', (root/'constraints.txt').read_text(), flags=re.M)[1]
     oldest = re.search(r'torch>=(\d+\.\d+)', (root/'settings.ini').read_text())[1]
-    assert {pin, oldest} <= {*private.RAN_ON}
+    code = Path(private.__file__).read_text(encoding='utf-8')
+    for version, expected in (pin, True), (oldest, True), ('2.5.1', False), ('3.0.0', False), ('2.16.0.dev1', False):
+        monkeypatch.setattr(torch, '__version__', torch.torch_version.TorchVersion(version))
+        vars(again := ModuleType('again')).update(__name__=private.__name__)
+        exec(compile(code, private.__file__, 'exec'), vars(again))
+        assert again.ONLY_PUBLIC is not expected
 
 @pytest.mark.parametrize('optim, hooks', [
     ('LBFGS', list), ('AdamW', lambda: [GradClip(.1)]), ('SGD', lambda: [NaNGuard()]),
@@ -49,14 +44,6 @@ def test_a_fit_on_public_names_alone(optim, hooks, request):
     expected = fitted()
     request.getfixturevalue('only_public')
     assert same(fitted(), expected)
-
-@pytest.mark.parametrize('version', ['2.5.1', '3.0.0'])
-def test_another_torch_takes_the_public_step(version, monkeypatch):
-    "Though the wrappers look the same"
-    monkeypatch.setattr(torch, '__version__', version)
-    private.light_step.cache_clear()
-    try: assert private.light_step(SGD.step) is None
-    finally: private.light_step.cache_clear()
 
 class Bare(Optimizer):
     "An optimizer whose step has only the outer wrapper; it records the gradient mode"
@@ -87,23 +74,33 @@ def left_by(opt, step):
     return p.tolist(), [[v.tolist() for v in o.values()] for o in opt.state.values()], [*opt.modes], modes
 
 @pytest.mark.parametrize('cls, options', [(Bare, {}), (Both, {'momentum': .9}), (Both, {'differentiable': True})])
-def test_a_step_without_wrappers_leaves_what_the_whole_step_leaves(cls, options):
-    "A version of torch may be listed in RAN_ON if this holds"
+def test_a_step_without_the_wrapper_leaves_what_the_whole_step_leaves(cls, options):
+    "A version of torch may use private names if this holds"
     light, whole = (cls([torch.arange(1., 4, requires_grad=True)], **options) for _ in range(2))
-    step = private.light_step(cls.step)
-    if not private.is_listed(): pytest.skip(f'torch {torch.__version__} is not in RAN_ON')
-    assert step is not None and left_by(light, step) == left_by(whole, cls.step)
+    if private.ONLY_PUBLIC: pytest.skip(f'no test has seen torch {torch.__version__}')
+    assert cls.step.__code__ is private._WRAPPER
+    assert left_by(light, private.opt_step) == left_by(whole, cls.step)
 
-def test_the_check_tells_nobody():
-    "Hooks for all optimizers hear of the user's steps alone"
-    opt, heard, state = SGD([torch.ones(1, requires_grad=True)]), [], torch.get_rng_state()
-    handle = register_optimizer_step_post_hook(lambda opt, *_: heard.append(opt))
-    try:
-        assert private._hooks_are_seen.__wrapped__() and not heard
+def test_a_step_calls_hooks():
+    "Of one optimizer or of all, and the profiler"
+    opt, heard = SGD([torch.ones(1, requires_grad=True)]), []
+    registers = opt.register_step_pre_hook, opt.register_step_post_hook, register_optimizer_step_pre_hook, \
+        register_optimizer_step_post_hook
+    for register in registers:
+        handle = register(lambda opt, *_: heard.append(register))
         private.opt_step(opt)
-    finally: handle.remove()
-    private.opt_step(opt)
-    assert heard == [opt] and torch.equal(state, torch.get_rng_state())
+        handle.remove()
+        private.opt_step(opt)
+    assert heard == [*registers]
+    with torch.profiler.profile() as prof: private.opt_step(opt)
+    assert any(o.key == 'Optimizer.step#SGD.step' for o in prof.key_averages())
+
+def test_a_replaced_backward_is_called(monkeypatch):
+    w, called = torch.ones(2, requires_grad=True), []
+    own = Tensor.backward
+    monkeypatch.setattr(Tensor, 'backward', lambda *args, **kwargs: called.append(1) or own(*args, **kwargs))
+    private.backward((w*2).sum())
+    assert called and w.grad.tolist() == [2, 2]
 
 FOREIGN = {    # private names of other packages, and of Python
     '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from common import batches, formatter, make_learner
 from trainer_nb.all import LambdaHook, show_error
-from trainer_nb.base.errors import owner
+from trainer_nb.base.text import owner
 
 
 def printed(e):

@@ -6,7 +6,7 @@ import numpy as np, pytest, torch
 from torch.utils.data import DataLoader
 
 from common import make_learner, problem, same
-from trainer_nb.base.rng import rng_state, set_seed
+from trainer_nb.base import rng_state, set_seed
 from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data import Pass

@@ -10,7 +10,7 @@ from torch.utils.data import (
 
 from common import equal
 from trainer_nb.all import Learner
-from trainer_nb.base.rng import rng_state, set_seed
+from trainer_nb.base import rng_state, set_seed
 from trainer_nb.data import Batch, Pass
 from trainer_nb.data.rows import rows_of
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from common import formatter, problem, same
 from trainer_nb.all import LambdaHook, Learner, split
-from trainer_nb.base.errors import owner
+from trainer_nb.base.text import owner
 from trainer_nb.loop.mistakes import is_samples
 
 X, Y = problem()

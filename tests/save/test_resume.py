@@ -4,7 +4,7 @@ The reference is the same training without a stop. Model, loaders, optimizer, ho
 the stops, of which a training has one to three. Each entry of the tables is drawn at least once. The learner that
 resumes is another one, with other weights and random numbers, or now and then the one that was stopped.
 """
-import random
+import os, random
 from collections import Counter
 
 import pytest, torch
@@ -17,7 +17,6 @@ from common import (Counted, Noisy, Stream, Unsized, batches, digest, equal, mak
 from test_loss_parameters import Proxies
 from test_metrics import Detection, MulticlassF1Score, as_array, both, recalls
 from test_modes import Student
-from trainer_nb.base import files
 from trainer_nb.all import (AMP, EMA, SWA, Activations, Checkpoint, EarlyStopping, Freeze, FreezeBN, GradAccum,
                             GradClip, GradNorm, LambdaHook, LRScheduler, Metric, NaNGuard, OneCycle, ParamGroups,
                             Schedule, SeededLoader, TensorLoader, Unfreeze, WarmupCosine, accuracy, linear)
@@ -167,7 +166,7 @@ def trial(rand, i, folder):
 
 @pytest.mark.parametrize('n_resumes', [N, pytest.param(450, marks=pytest.mark.soak)])
 def test_resumed_anywhere_is_bit_equal(n_resumes, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(files, '_sync', lambda path: None)       # no power is cut here
+    monkeypatch.setattr(os, 'fsync', lambda fd: None)       # no power is cut here
     rand, seen, done, i = random.Random(n_resumes), Counter(), 0, 0
     while done < n_resumes or i < N:
         with told() as said: c, n = trial(rand, i, tmp_path/str(i))

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..base import BATCH_NORMS, CONVOLUTIONS, INSTANCE_NORMS, did_you_mean, local, tensors_in, to_device
+from ..base import did_you_mean, layers, local, tensors_in, to_device
 from ..draw import GREY, INK, blank_figure, text_table
 from ..loop import Learner, MainProcessHook, as_count, matching
 
@@ -73,7 +73,7 @@ def _bins(x, is_pad):
     return counts.scatter_add_(1, place, torch.ones_like(x))[:, :_N_BINS]
 
 # %% ../../nbs/features/09_activations.ipynb #c2db016f
-_CHANNELS_FIRST = *CONVOLUTIONS, *BATCH_NORMS, *INSTANCE_NORMS, nn.GroupNorm, nn.PReLU
+_CHANNELS_FIRST = layers('Conv', 'BatchNorm', 'InstanceNorm', 'GroupNorm', 'PReLU')
 
 def _unit_dim(m):
     "Choose the dimension of a layer's units; None: that of the layer that ran before"

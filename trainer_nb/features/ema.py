@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from ..base import each_, local
+from ..base import foreach, local
 from trainer_nb.loop import (
     Hook, Learner, as_count, is_expanded, set_buffers, trains_loss, unsaved_buffers
 )
@@ -152,9 +152,9 @@ class EMA(_Average):
         if self.n and not counts: return
         share, ((ours, theirs), (our_rest, their_rest)) = self.share() if counts else 1., self._pairs
         with torch.no_grad():
-            if share < 1: each_('lerp', ours, theirs, share)
-            else: each_('copy', ours, theirs)
-            if our_rest: each_('copy', our_rest, their_rest)
+            if share < 1: foreach('lerp_', ours, theirs, share)
+            else: foreach('copy_', ours, theirs)
+            if our_rest: foreach('copy_', our_rest, their_rest)
         self.n += counts
 
     def model_for(self, learn: Learner, model: nn.Module) -> nn.Module:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import common_device, each_, local, norms, to_device
+from ..base import common_device, foreach, local, to_device
 from trainer_nb.loop import (
     RESUMABLE, Hook, Learner, as_count, check_names, gradients, is_sum, parameters, refuse_closures, total_norm,
     trained
@@ -32,7 +32,7 @@ class _Window:
         "Move the gradients of a loss from `params` into the window"
         new = {i: local(p.grad) for i, p in enumerate(params) if p.grad is not None}
         both = [i for i in new if i in self.grads]
-        if both: each_('add', [self.grads[i] for i in both], [new[i] for i in both])
+        if both: foreach('add_', [self.grads[i] for i in both], [new[i] for i in both])
         self.grads = {**new, **self.grads}
         for i in new: params[i].grad = None
         self.n, self.weight, self.unit = self.n + 1, self.weight + weight, unit
@@ -40,14 +40,14 @@ class _Window:
     def join(self, params: list[nn.Parameter], weight: Any) -> None:
         "Replace gradients by the weighted mean with the window's, by the sum if all weights are 0"
         both = [i for i in self.grads if params[i].grad is not None]
-        if both: each_('add', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
+        if both: foreach('add_', [local(params[i].grad) for i in both], [self.grads[i] for i in both])
         for i in self.grads.keys() - set(both):
             params[i].grad = torch.empty_like(params[i])
             local(params[i].grad).copy_(self.grads[i])
         total, grads = self.weight + weight, [local(p.grad) for p in params if p.grad is not None]
         if not grads: return
         if isinstance(total, Tensor): total = to_device(total.clamp(min=1e-20), grads[0].device)
-        if isinstance(total, Tensor) or total not in (0, 1): each_('div', grads, total)
+        if isinstance(total, Tensor) or total not in (0, 1): foreach('div_', grads, total)
 
 # %% ../../nbs/features/01_gradients.ipynb #90455c52
 class _Windows(Hook):
@@ -160,11 +160,11 @@ def _clip_each(learn, params, bound):
     "Scale down each gradient whose own 2-norm exceeds `bound`, on the device; those of 0 stay 0"
     grads = [p.grad for p in params if p.grad is not None]
     if not grads: return
-    found = norms([o.detach() for o in grads])
+    found = foreach('norm', [o.detach() for o in grads])
     device = common_device(found)
     found = learn.world.whole(torch.stack([o.to(device, non_blocking=True) for o in found]))
     shares = zip((bound/found).clamp(max=1).unbind(), grads)
-    each_('mul', [local(o) for o in grads], [to_device(o, g.device) for o, g in shares])
+    foreach('mul_', [local(o) for o in grads], [to_device(o, g.device) for o, g in shares])
 
 # %% ../../nbs/features/01_gradients.ipynb #d68bb9d8
 class _Bounded(Hook):

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ..base import each_, local, norms, takes_found_inf
+from ..base import foreach, local
 from trainer_nb.loop import (
     Hook, Learner, as_count, named_parameters, parameters, refuse_closures, stack_scalars, trained
 )
@@ -30,9 +30,9 @@ def _choose_(ok, new, old):
     "Set the tensors `new` to `old` unless `ok` (0-d bool), without reading it; overwrites `old`"
     if not new: return
     new, old, yes = [_bits(o) for o in new], [_bits(o) for o in old], ok.to(torch.int8)
-    each_('mul', new, yes)
-    each_('mul', old, 1 - yes)
-    each_('add', new, old)
+    foreach('mul_', new, yes)
+    foreach('mul_', old, 1 - yes)
+    foreach('add_', new, old)
 
 # %% ../../nbs/features/04_nan_guard.ipynb #194469cb
 def _named_floats(x, name='batch'):
@@ -46,7 +46,8 @@ def _named_floats(x, name='batch'):
 def _largest(tensors):
     "Find the largest absolute value of each tensor, 0-d; nan if it holds one"
     here = [local(o.detach()) for o in tensors]
-    return norms([o if o.numel() else o.new_zeros(1) for o in here], math.inf) if here else []
+    here = [o if o.numel() else o.new_zeros(1) for o in here]
+    return [*foreach('norm', here, math.inf)] if here else []
 
 # %% ../../nbs/features/04_nan_guard.ipynb #afa6acf6
 def _where(learn): return learn.state.epoch, learn.state.batch_idx
@@ -112,7 +113,8 @@ class _Watch(Hook):
 # %% ../../nbs/features/04_nan_guard.ipynb #8b2aa2f3
 def _take(opt, params, nxt, ok, kept):
     "Take a step by `nxt` if `ok`, which only the device knows; `kept`: memory for copies"
-    if takes_found_inf(opt):
+    is_torchs = type(opt).__module__.startswith('torch.')
+    if is_torchs and opt.param_groups[0].get('fused'):      # it skips its step itself
         opt.found_inf = (~ok).float()
         try: return nxt()
         finally: del opt.found_inf
@@ -121,7 +123,7 @@ def _take(opt, params, nxt, ok, kept):
         state = opt.state[p].values() if p in opt.state else ()
         now += [o for o in state if isinstance(o, Tensor) and o.device == p.device]
     now = [local(o.detach()) for o in now]
-    if len(kept) == len(now): each_('copy', kept, now)
+    if len(kept) == len(now): foreach('copy_', kept, now)
     else: kept[:] = [o.clone() for o in now]
     stepped = nxt()
     _choose_(ok, now, kept)
@@ -147,7 +149,7 @@ class _Skip(_Watch):
         if self.buffers:
             now = _buffers(trained(learn))
             _choose_(ok, now, self.buffers)
-            each_('copy', self.buffers, now)
+            foreach('copy_', self.buffers, now)
         return stepped
 
     def _undo(self, learn, log):
@@ -157,7 +159,7 @@ class _Skip(_Watch):
             for p, state in opt.state.items() if opt is not None else ():
                 if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= 1
         learn.state.optimizer_step = log[0][2]
-        if self.buffers: each_('copy', _buffers(trained(learn)), self.buffers)
+        if self.buffers: foreach('copy_', _buffers(trained(learn)), self.buffers)
 
 # %% ../../nbs/features/04_nan_guard.ipynb #e4a66ef7
 def _message(check, value, place):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from ..base import BATCH_NORMS, DROPOUTS
+from ..base import layers
 from ..loop import Hook, Learner, check_first, trained, unchanged
 from .mistakes import inputs_and_target
 from .predictions import loss_kind
@@ -101,7 +101,7 @@ class _Watch(Hook):
 def _modules(learn): return list(chain.from_iterable(o.modules() for o in trained(learn)))
 
 # %% ../../nbs/look/06_evidence.ipynb #8d5fe0cf
-_MOVING = *BATCH_NORMS, *DROPOUTS     # layers whose output depends on the mode
+_MOVING = layers('BatchNorm', 'Dropout')     # layers whose output depends on the mode
 
 def _modes(learn, seen):
     "Note modes of dropout and BatchNorm"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..base import described, hashes, is_wrapper, local, n_writes, open_file, replacing, rng_state
+from ..base import described, hashes, local, n_writes, open_file, replacing, rng_state
 from ..loop import Hook, Learner, as_count, named_parameters, parameters, trained
 from .trace import digest, fit_facts, live_facts, writes
 
@@ -34,7 +34,7 @@ def _dense(name, t):
     "Yield the tensors that can be hashed of one: shards, and what sparse ones store"
     if is_lazy(t): return
     t = local(t.detach())
-    if t.is_meta or is_wrapper(t): return
+    if t.is_meta or hasattr(t, '__tensor_flatten__'): return      # it wraps others
     if t.is_quantized: yield name, t.int_repr()
     elif t.is_nested: yield name, t.values()
     elif t.layout is torch.sparse_coo:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base import check_kinds, state_of, state_versions
+from ..base import check_kinds
 from ..data import RNG_STATE_KINDS, rng_states
 from trainer_nb.save.matching import (
     check_loaders, check_module, check_optimizer_states, describe_loader, parameter_names
@@ -25,14 +25,16 @@ from trainer_nb.loop import (
 
 # %% ../../nbs/save/03_snapshot.ipynb #d7425c01
 def module_state(module: nn.Module) -> dict[str, Any]:
-    "Return the live `state_dict` of a module with its versions, and the buffers that it leaves out"
+    "Return the live `state_dict` of a module, and the buffers that it leaves out"
     state, buffers = module.state_dict(), unsaved_buffers(module)
     more = {'buffers': buffers} if buffers else {}
-    return {**more, 'state': dict(state), 'metadata': state_versions(state)}
+    return {**more, 'state': dict(state)}
 
 def load_module_state(module: nn.Module, state: dict[str, Any]) -> list[str]:
     "Load what `module_state` returned; return the names of buffers that the module lacks"
-    module.load_state_dict(state_of(module, state['state'], state.get('metadata')))
+    here = module.state_dict()      # it knows the versions of the modules' formats
+    here.update(state['state'])
+    module.load_state_dict(here)
     return set_buffers(module, state.get('buffers', {}))
 
 # %% ../../nbs/save/03_snapshot.ipynb #54460316
@@ -50,7 +52,7 @@ def _hook_keys(hooks):
     return res
 
 _MODULE_KINDS = {
-    'state': {str: object}, 'metadata': {str: {str: object}}, 'buffers?': {str: torch.Tensor},
+    'state': {str: object}, 'buffers?': {str: torch.Tensor},
     'frozen': [str], 'grads': {str: torch.Tensor}}
 _STATE_KINDS = {
     'format?': int, 'device': str, 'position': str,

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
-from ..base import is_wrapper, open_file, replacing
+from ..base import open_file, replacing
 
 # %% ../../nbs/save/08_states.ipynb #2f2a1aa0
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device,
@@ -92,7 +92,7 @@ def host_copy(x: Any, memo: dict[Any, Any] | None = None,
 def _plain(t):
     "Without grad, and without a subclass that only adds attributes and methods"
     t = t.detach()
-    return t if type(t) is Tensor or is_wrapper(t) else t.as_subclass(Tensor)
+    return t if type(t) is Tensor or hasattr(t, '__tensor_flatten__') else t.as_subclass(Tensor)
 
 def _copied(t):
     if t.device.type == 'cpu': return t.clone()
