@@ -47,7 +47,8 @@ def _numbered(labels, parts, what):
 
 def _by_class(order, classes, n_valid):
     "Return an order whose first `n_valid` samples hold each class in proportion"
-    n, counts = len(order), classes.bincount()
+    n = len(order)
+    counts = classes.bincount()
     if len(counts) > n//2: raise ValueError(
         f'stratify has {len(counts)} values in {n} samples: expected classes, with several samples each')
     shares = counts.double()*n_valid/n
@@ -175,6 +176,7 @@ def _check_frame(df, columns):
     if not hasattr(df, 'iterrows'): raise TypeError(        # a series has none
         f'Table got a {type(df).__name__}: expected a data frame of pandas; of one row, pd.DataFrame([row])')
     names = df.columns.tolist()
+    if not df.columns.is_unique: raise ValueError(f'two columns of {names} have one name: rename one')
     if lost := [o for o in columns if o not in names]: raise ValueError(
         f'the rows have no column {", ".join(map(repr, lost))}; they have {", ".join(map(str, names))}.'
         f'{did_you_mean(lost[0], names)}')
@@ -196,7 +198,8 @@ class Table(Prepared):
         seed: int = 0,      # of the random order
     ):                      # raises TypeError or ValueError
         self.is_single = isinstance(targets, str)
-        targets, categories = [targets] if self.is_single else [*targets], {*categories}
+        targets = [targets] if self.is_single else [*targets]
+        categories = {*categories}
         _check_frame(df, [*targets, *categories])
         train, valid = (df, valid) if hasattr(valid, 'iloc') else split(df, valid, seed=seed)
         found = {k: _values(train[k], k in categories) for k in df.columns}
@@ -209,7 +212,8 @@ class Table(Prepared):
             if len(v) > max(len(train)//2, 20): warnings.warn(
                 f'column {k!r} has {len(v)} values in {len(train)} rows: as a category it tells nothing about '
                 'new rows. Leave it out, or make it coarser', stacklevel=2)
-        self.train, self.valid = map(self.tensors, (train, valid))      # as `Learner` takes them
+        self.train = self.tensors(train)        # as `Learner` takes it
+        self.valid = self.tensors(valid)
 
     def __repr__(self):
         n = f'{len(self.train[-1])} + {len(self.valid[-1])} rows: ' if self.train else ''
@@ -347,14 +351,17 @@ class Images(Prepared, Dataset):
         seed: int = 0,                  # of the random order
     ):                                  # raises FileNotFoundError or ValueError
         found = [*map(_files_in, _folders(files))]
-        self.files, strata = [*chain(*found)], None
-        self.mode, self.size = mode, [size, size] if isinstance(size, int) else size and [*size]
+        self.files = [*chain(*found)]
+        self.mode = mode
+        self.size = [size, size] if isinstance(size, int) else size and [*size]
+        strata = None
         if masks is None: self.classes, self.targets, strata = _class_ids(self.files, labels)
         else:
             known = {o.stem: o for o in _files_in(masks)}
             if lost := [o.name for o in self.files if o.stem not in known]: raise FileNotFoundError(
                 f'{masks} has no masks of {listed(lost[:3])}, {len(lost)} in all: a mask has the name of its picture')
-            self.classes, self.targets = classes and [*classes], [known[o.stem] for o in self.files]
+            self.classes = classes and [*classes]
+            self.targets = [known[o.stem] for o in self.files]
         sizes = {} if size else {_size(o): o.name for o in self.files[:100]}
         if len(sizes) > 1: raise ValueError(
             f'{[*sizes.values()][:2]} have the sizes (h, w) {[*sizes][:2]}: pass a size for all, size={[*sizes][0]}')
@@ -364,7 +371,8 @@ class Images(Prepared, Dataset):
     def __len__(self): return len(self.files)
 
     def __getitem__(self, i):
-        x, y = self.read(self.files[i]), self.targets[i]
+        x = self.read(self.files[i])
+        y = self.targets[i]
         if isinstance(y, Tensor): return x, y
         mask = _opened(y)
         if self.size: mask = mask.resize(self.size[::-1], resample=0)   # nearest: no ids in between
