@@ -45,8 +45,6 @@ def _average_gradients(params, size):
             if used: p.grad = g.view_as(p)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #1ce2cb40
-def _n_trained(model): return sum(p.requires_grad for p in model.parameters())
-
 def _fits_wrapper(learn):
     "Return whether one call of the model gives all gradients of an optimizer step, as torch's wrapper needs it"
     accum = learn.provider('accumulation')
@@ -87,7 +85,7 @@ class Sharded(Processes):
     "Ranks that each keep a shard of every parameter, of its gradient, and of its optimizer state"
     is_sharded = True
 
-    def __init__(self, device: torch.device, plugin: Any, sizes: tuple[int, int]):
+    def __init__(self, device: torch.device, plugin: Any, sizes: tuple):
         "`sizes`: groups of consecutive ranks that each have all shards, and average gradients; ranks in a group"
         super().__init__(device)
         self.plugin, self.sizes = plugin, sizes
@@ -233,14 +231,14 @@ class Accelerate(Hook):
     ord, runs_before = -35, ('NaNGuard', 'GradNorm', 'GradClip')
     state_kinds = {'parts?': [{str: object}]}
 
-    accelerator: Any = None     # of this fit
-    ddp: Any = None             # the model in torch's wrapper, which averages gradients in the backward
+    accelerator = None          # of this fit
+    ddp = None                  # the model in torch's wrapper, which averages gradients in the backward
     may_wrap = False            # it can, in this fit
     n_trained = 0               # parameters that it averages
     is_averaged = False         # it does so in this step
     is_checked = True           # the first batch of this fit was compared, or need not be
-    n: Any = None               # weight of this rank's loss, a tensor
-    parts: Any = None           # each rank's state when a fit was stopped
+    n = None                    # weight of this rank's loss, a tensor
+    parts = None                # each rank's state when a fit was stopped
 
     def __init__(self,
         *,
@@ -261,7 +259,7 @@ class Accelerate(Hook):
         return self.kwargs.get('cpu', not has_accelerator())
 
     @contextmanager
-    def around_fit(self, learn: Learner) -> Iterator[None]:
+    def around_fit(self, learn: Learner) -> Iterator:
         fit = learn.fitting
         try:
             self._join(learn, fit)
@@ -285,7 +283,7 @@ class Accelerate(Hook):
         world = fit.world = _make_world(self.accelerator, self.plugin, self.config)
         _check_hooks(learn, self.accelerator.mixed_precision)
         if world.is_sharded: learn.device = device      # it moves the model itself, shard by shard
-        elif learn.device != device: learn.move(device)
+        elif not (learn.device == device or learn.device.type == device.type == 'cpu'): learn.move(device)
         learn.state.num_processes = world.size
         if fit.rng_states is None: self.parts = None
         if self.parts and len(self.parts) != world.size: raise RuntimeError(
@@ -303,14 +301,13 @@ class Accelerate(Hook):
             world.shard_model(learn)
             learn.world = world     # to save what stays sharded
         self.is_checked = not self.check
-        wants_wrapper = device.type != 'cpu' or self.accelerator.ddp_handler is not None
-        self.may_wrap = wants_wrapper and _fits_wrapper(learn)
+        self.may_wrap = (device.type != 'cpu' or self.accelerator.ddp_handler is not None) and _fits_wrapper(learn)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict:
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
         return {} if self.parts is None or self.accelerator is not None else {'parts': self.parts}
 
-    def precision(self, learn: Learner) -> AbstractContextManager[Any]:
+    def precision(self, learn: Learner) -> AbstractContextManager:
         "Return the context manager for a step; `learn.predict` also uses it outside a fit"
         if self.accelerator is not None: return self.accelerator.autocast()
         if self.kwargs.get('mixed_precision') != 'bf16': return nullcontext()
@@ -318,12 +315,12 @@ class Accelerate(Hook):
 
     def _wrapped(self, model):
         "Return the model in torch's wrapper; wrap it again when layers were frozen or unfrozen"
-        n = _n_trained(model)
+        n = sum(p.requires_grad for p in model.parameters())
         if self.ddp is not None and n == self.n_trained and self.ddp.module is model: return self.ddp
         handler, device = self.accelerator.ddp_handler, self.accelerator.device
         quiet = 'forward_sync_buffers'      # of newer versions of torch
         if quiet not in signature(DistributedDataParallel).parameters: quiet = 'broadcast_buffers'
-        options = {quiet: False, **(handler.to_kwargs() if handler is not None else {})}
+        options = {quiet: False, **(handler.to_kwargs() if handler else {})}
         ids = None if device.type == 'cpu' else [device.index]
         self.ddp, self.n_trained = DistributedDataParallel(model, device_ids=ids, **options), n
         return self.ddp
@@ -339,7 +336,7 @@ class Accelerate(Hook):
     def do_step(self, learn: Learner, nxt: Any) -> None:
         if learn.training and self.may_wrap:
             if learn.model is self.ddp: learn.phase.model = self._wrapped(self.ddp.module)
-            self.is_averaged = _n_trained(learn.own_model) == self.n_trained
+            self.is_averaged = learn.model is self.ddp
         with self.precision(learn): nxt()
         n = loss_weight(learn.result) if learn.phase.is_padding else None
         if n is not None: learn.result = {**learn.result, 'n': 0*n}
@@ -347,9 +344,9 @@ class Accelerate(Hook):
     def after_loss(self, learn: Learner) -> None:
         "Sum the weights of the ranks' losses"
         if learn.world.size == 1 or not learn.training: return
-        n, as_loss = learn.phase.weight, {'dtype': torch.promote_types(learn.loss.dtype, torch.float32),
-                                          'device': learn.device}
-        self.n = n.to(**as_loss, non_blocking=True) if isinstance(n, Tensor) else torch.full((), n, **as_loss)
+        n, device, kind = learn.phase.weight, learn.device, torch.promote_types(learn.loss.dtype, torch.float32)
+        if isinstance(n, Tensor): self.n = n.to(device, kind, non_blocking=True)
+        else: self.n = torch.full((), n, dtype=kind, device=device)
         learn.phase.total_weight = self.n.detach().clone()
         dist.all_reduce(learn.phase.total_weight)
 
@@ -369,6 +366,6 @@ class Accelerate(Hook):
         return nxt()
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #39109eae
-def accelerate_hook(learn: Learner, hooks: Sequence[Hook] = ()) -> Accelerate | None:
+def accelerate_hook(learn: Learner, hooks: Sequence = ()) -> Accelerate | None:
     "Return the hook with which several ranks train together, of the learner or of one fit"
     return next((h for h in (*learn.hooks, *hooks) if isinstance(h, Accelerate)), None)

@@ -128,7 +128,7 @@ def _end(children, home, timeout_s):
         if text and not why: why = f'process {rank} of {len(children) + 1} {text}'
     return why
 
-def forked(f: Callable[[], Any], n: int, timeout_s: float, on_cpu: bool = True) -> Any:
+def forked(f: Callable, n: int, timeout_s: float, on_cpu: bool = True):
     """Call `f` here and in processes forked from this one, and return what it returns here; raises ProcessFailed
 
     `n`, `timeout_s`, `on_cpu`: as for `as_rank`. All processes have ended when this returns.
@@ -147,7 +147,7 @@ def forked(f: Callable[[], Any], n: int, timeout_s: float, on_cpu: bool = True) 
         return res
     except BaseException as e:
         why = _end(children, home, 10 if isinstance(e, (Exception, TrainingInterrupted)) else 0)
-        if not (why and isinstance(e, Exception) and is_lost(e)): raise
+        if not (why and is_lost(e)): raise
         traceback.clear_frames(getattr(e, 'full_traceback', e.__traceback__))     # they hold sockets and threads
         raise ProcessFailed(why) from None
     finally: shutil.rmtree(home, ignore_errors=True)

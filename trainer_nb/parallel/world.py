@@ -50,9 +50,9 @@ class Processes(World):
     "The ranks of torch's default process group"
     def __init__(self, device: torch.device):
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
-        self.control: Any = dist.new_group(backend='gloo')     # for all messages but gradients
-        self.shards: list = []      # (loader, that of this rank's shard), for the last four
-        self.shared: dict = {}      # id of a buffer → it, and its version when all ranks had the same
+        self.control = dist.new_group(backend='gloo')     # for all messages but gradients
+        self.shards = []            # (loader, that of this rank's shard), for the last four
+        self.shared = {}            # id of a buffer → it, and its version when all ranks had the same
 
     def shard(self, dl: Any) -> Any:
         if all(o is not dl for o, _ in self.shards): self.shards = [(dl, shard(dl, self)), *self.shards[:3]]
@@ -68,12 +68,12 @@ class Processes(World):
         dist.broadcast_object_list(box, group=self.control)
         return _unpacked(box[0]) if self.rank else x
 
-    def all_gather(self, x: Any) -> list[Any]:
+    def all_gather(self, x: Any) -> list:
         found = [None]*self.size
         dist.all_gather_object(found, _packed(x), group=self.control)
         return [*map(_unpacked, found)]
 
-    def share(self, modules: list[nn.Module], params: bool = False) -> None:
+    def share(self, modules: list, params: bool = False) -> None:
         "Broadcast the modules' buffers, and with `params` their whole parameters, from the main process"
         held = nn.ModuleList(modules)
         buffers = [*held.buffers()]
@@ -84,7 +84,7 @@ class Processes(World):
             t.detach().copy_(there)
         self.shared.update({id(b): (b, n_writes(b)) for b in buffers})
 
-    def own_buffers(self, module: nn.Module) -> dict[str, Tensor]:
+    def own_buffers(self, module: nn.Module) -> dict:
         "Return the buffers written since all ranks had the same, as batch statistics are; not on rank 0"
         held = module.named_buffers() if self.rank else ()
         return {k: b for k, b in held if self.shared.get(id(b)) != (b, n_writes(b))}
