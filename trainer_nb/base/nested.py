@@ -97,10 +97,11 @@ def _is_whole(x):
 
 def sample_counts(x: Any) -> list[int]:
     "Return the numbers of samples that `x` may hold, likeliest first; empty without a size"
+    if isinstance(x, Tensor): return [*x.shape[:1]]     # the usual one, quickly
     if hasattr(x, 'batch_sizes'): return [int(x.batch_sizes[0])]        # packed sequences; these are on the host
     n = getattr(x, 'num_graphs', getattr(x, 'batch_size', None))        # of batches of torch_geometric and DGL
     if isinstance(n, int): return [n]
-    if (values := _values(x)) is None: return [*getattr(x, 'shape', ())[:1]]      # a tensor or an array
+    if (values := _values(x)) is None: return [*getattr(x, 'shape', ())[:1]]      # an array
     counts = [*map(sample_counts, values)]
     both = _agreed(counts)
     if not _is_list(x): return both
@@ -135,14 +136,14 @@ def _by_samples(f, x, n):
 
 def divide_batch(x: Any, sizes: list[int]) -> list:
     "Divide a batch into views with `sizes` samples each; raises ValueError"
-    def part(start, end): return _by_samples(lambda o: o[start:end], x, sum(sizes))
-    return [part(end - n, end) for n, end in zip(sizes, accumulate(sizes))]
+    ends = zip(sizes, accumulate(sizes))
+    return [_by_samples(lambda o: o[end - n:end], x, sum(sizes)) for n, end in ends]     # noqa: B023
 
 def _joined(xs):
     "Join tensors or lists of samples"
     if not isinstance(xs[0], Tensor): return type(xs[0])(chain.from_iterable(xs))
     if len({o.shape[1:] for o in xs}) == 1: return torch.cat(xs)
-    shapes = [tuple(o.shape) for o in xs[:4]]
+    shapes = [tuple(o.shape) for o in xs]
     raise ValueError(f'batches whose tensors have shapes {str(shapes)[1:-1]} cannot be joined: pad them to one length')
 
 def merge_batches(batches: list) -> Any:
@@ -164,9 +165,9 @@ def default_device(model: nn.Module | None = None) -> torch.device:  # with its 
     return torch.device(str(torch.accelerator.current_accelerator()), torch.accelerator.current_device_index())
 
 # %% ../../nbs/base/01_nested.ipynb #6472fd8a
-def local(t: Tensor) -> Tensor:  # in the same memory
+def local(t: Any) -> Tensor:  # in the same memory
     "Return the local shard of a sharded tensor, and any other tensor unchanged"
-    return getattr(t.detach(), 'to_local')() if hasattr(t, 'to_local') else t
+    return t.detach().to_local() if hasattr(t, 'to_local') else t
 
 def entries(t: Tensor) -> Tensor:  # dense
     "Return the values that a sparse tensor stores, each entry once, and a dense tensor unchanged"

@@ -167,7 +167,7 @@ def _fold(e):
     owners = [owner(o.filename) for o in lines]
     kept = {i for i, o in enumerate(owners) if o == 'user'} or {0}
     last = max((i for i, o in enumerate(owners) if o != 'torch'), default=0)
-    is_refusal = owners[last] == 'ours' and 'raise ' in (lines[last].line or '')
+    is_refusal = owners[last] == 'ours' and 'raise ' in str(lines[last].line)
     if not is_refusal: kept.add(last)
     e.__traceback__ = _linked([entries[i] for i in sorted(kept)])
     if notes and not is_refusal and not notes[-1].endswith(_LEFT_OUT): notes[-1] += _LEFT_OUT

@@ -31,9 +31,8 @@ def foreach(op: str, tensors: list[Tensor], *args: Any) -> Any:
 _WRAPPER = Optimizer.profile_hook_step(len).__code__        # of any step that torch wraps
 
 def _listens(opt):
-    own = opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks
-    others = around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks
-    return own or others or torch.autograd._profiler_enabled()
+    return (opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks or torch.autograd._profiler_enabled()
+            or around._global_optimizer_pre_hooks or around._global_optimizer_post_hooks)
 
 def opt_step(opt: Optimizer) -> None:
     "Call `opt.step()`, without torch's wrapper if no hook or profiler listens"
