@@ -181,21 +181,19 @@ class SeededLoader(DataLoader):
         drop_last: bool = False,  # leave out a last batch of fewer samples
         generator: torch.Generator | None = None,  # of orders and seeds; None: torch's global one
         num_workers: int = 0,  # worker processes; the random numbers are the same with any
-        persistent_workers: bool | None = None,  # keep workers between passes; None: if there are any
-        pin_memory: bool | None = None,  # pin batches' memory; None: if there is an accelerator
-        **kwargs: Any,  # other arguments of `DataLoader`
+        **kwargs: Any,  # other arguments of `DataLoader`; workers stay between passes, and batches are pinned
+                        # if there is an accelerator, unless you say otherwise
     ):
         if isinstance(dataset, IterableDataset):
             raise TypeError('SeededLoader needs a dataset with indices: an IterableDataset has none')
         by = DataLoader(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last,
                         generator=generator).batch_sampler
         if by is None: raise ValueError('SeededLoader makes batches: it does not take batch_size=None')
-        if persistent_workers is None: persistent_workers = num_workers > 0
-        if pin_memory is None: pin_memory = has_accelerator()
         super().__init__(
             _SeededData(dataset), batch_sampler=_SeededBatches(by, generator),
             generator=torch.Generator(),    # of workers' seeds, which must not change the order
-            num_workers=num_workers, persistent_workers=persistent_workers, pin_memory=pin_memory, **kwargs)
+            num_workers=num_workers,
+            **{'persistent_workers': num_workers > 0, 'pin_memory': has_accelerator(), **kwargs})
 
 # %% ../../nbs/data/04_loaders.ipynb #c0000006
 class _Part(Pass):
@@ -285,11 +283,6 @@ class _SeveralAdapter(Adapter):
     def is_exact(self) -> bool:
         "Whether all lengths are"
         return all(adapter_of(o).is_exact for o in self.parts.values())
-
-    @property
-    def bs(self) -> list:
-        "Name, type and batches of each loader"
-        return [[name, type(o).__name__, length(o)] for name, o in self.parts.items()]
 
     def count(self, item: Any) -> int:
         "Count the samples of all batches"

@@ -37,7 +37,7 @@ _INSIDE = {'dl': 'loader', 'loader': 'loader', 'dataloader': 'loader',      # at
 
 def _parts(o): return getattr(o, 'loaders', {}) if hasattr(o, 'adapter') else {}
 
-def _made_of(dl, kinds=('loader', 'sampler', 'dataset')):
+def _made_of(dl):
     "A loader, its samplers and datasets, and the loaders and datasets inside these, each once, with its kind"
     found, todo = {}, [(dl, 'loader')]
     if type(dl) in (list, tuple): return todo
@@ -48,13 +48,13 @@ def _made_of(dl, kinds=('loader', 'sampler', 'dataset')):
         for name, kind in _INSIDE.items():
             inner = getattr(o, name, None)
             is_part = isinstance(inner, DataLoader) if kind == 'loader' else hasattr(inner, '__dict__')
-            if is_part and kind in kinds: todo.append((inner, kind))
+            if is_part: todo.append((inner, kind))
         todo += [(inner, 'loader') for inner in _parts(o).values()]
     return list(found.values())
 
 def each(dl: Any) -> list:
     "Return the loaders inside a `Loaders`; of any other loader itself, and the one that it wraps, as `dl` or `loader`"
-    return [o for o, _ in _made_of(dl, ('loader',)) if not _parts(o)]
+    return [o for o, kind in _made_of(dl) if kind == 'loader' and not _parts(o)]
 
 def samplers_of(dl: Any) -> list:
     "Return the samplers and batch samplers of a loader, and those inside these"
@@ -176,11 +176,6 @@ class Adapter:
     def has_state(self) -> bool:
         "Whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
         return all(callable(getattr(type(self.dl), o, None)) for o in ('state_dict', 'load_state_dict'))
-
-    @property
-    def bs(self) -> Any:
-        "Number of samples in a full batch, or whatever a position depends on; None if unknown"
-        return getattr(self.dl, 'batch_size', getattr(self.dl, 'bs', None))
 
     def count(self, item: Any) -> int:
         "Count the samples of what the loader yields"

@@ -63,7 +63,7 @@ def describe_loader(dl: Any) -> dict[str, Any]:
     else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
     return {'type': type(dl).__name__, 'batches': length(dl),
             'samples': None if data is None else length(data),
-            'bs': getattr(batches, 'batch_size', None) or adapter_of(dl).bs,
+            'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': order, 'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
             'data': batch_code([o for o in tensors if type(o) is Tensor]),  # others may draw
