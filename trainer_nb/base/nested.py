@@ -19,6 +19,7 @@ from zlib import crc32
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 # %% ../../nbs/base/01_nested.ipynb #58e819b2
 def open_nesting(x: Any) -> tuple | None:
@@ -98,9 +99,9 @@ def _is_whole(x):
 def sample_counts(x: Any) -> list[int]:
     "Return the numbers of samples that `x` may hold, likeliest first; empty without a size"
     if isinstance(x, Tensor): return [*x.shape[:1]]     # the usual one, quickly
-    if hasattr(x, 'batch_sizes'): return [int(x.batch_sizes[0])]        # packed sequences; these are on the host
-    n = getattr(x, 'num_graphs', getattr(x, 'batch_size', None))        # of batches of torch_geometric and DGL
-    if isinstance(n, int): return [n]
+    if isinstance(x, PackedSequence): return [int(x.batch_sizes[0])]    # these are on the host
+    n = None if isinstance(x, Mapping) else getattr(x, 'num_graphs', getattr(x, 'batch_size', None))
+    if isinstance(n, int): return [n]       # of batches of torch_geometric and DGL
     if (values := _values(x)) is None: return [*getattr(x, 'shape', ())[:1]]      # an array
     counts = [*map(sample_counts, values)]
     both = _agreed(counts)
@@ -130,7 +131,7 @@ def _by_samples(f, x, n):
         if len(x) == n: return f(x)
         raise ValueError(f'a tensor of shape {tuple(x.shape)} cannot be divided into samples: the batch has {n}')
     if x is None or isinstance(x, (Tensor, *_PLAIN)): return x
-    if open_nesting(x) is None or hasattr(x, 'batch_sizes'):
+    if open_nesting(x) is None or isinstance(x, PackedSequence):
         raise ValueError(f'a {type(x).__name__} cannot be divided into samples')
     return _rebuilt(lambda o: _by_samples(f, o, n), x)
 

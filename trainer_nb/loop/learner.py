@@ -609,7 +609,7 @@ class Learner:
         return getattr(self.fitting, 'world', self._world)
 
     @world.setter
-    def world(self, world): self._world = world
+    def world(self, world: World) -> None: self._world = world
 
     @property
     def is_main(self) -> bool:

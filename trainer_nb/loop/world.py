@@ -17,12 +17,12 @@ class World:
     is_sharded = False          # every parameter is sharded
 
     # what `parallel` overrides
-    def shard(self, dl) -> Any: return dl           # the loader of this rank's shard of each batch
+    def shard(self, dl: object) -> Any: return dl           # the loader of this rank's shard of each batch
     def sum(self, x: Tensor) -> Tensor: return x            # summed over all ranks
-    def first(self, x) -> Any: return x             # the object of rank 0, for all ranks
-    def all_gather(self, x) -> list: return [x]     # the objects of all ranks, for all ranks
+    def first(self, x: object) -> Any: return x             # the object of rank 0, for all ranks
+    def all_gather(self, x: object) -> list: return [x]     # the objects of all ranks, for all ranks
     def least(self, x: Tensor) -> Tensor: return x          # a number about the gradients, the smallest over all shards
     # a tensor that may be sharded, whole; the sharded tensors of a nesting on the host of rank 0, None for others
-    def whole(self, x) -> Any: return x
-    def cut(self, x, part) -> Any: return x     # the tensors of a nesting, sharded as `part` is
-    def own_buffers(self, module) -> dict: return {}    # those that may differ from rank 0
+    def whole(self, x: object) -> Any: return x
+    def cut(self, x: object, part: object) -> Any: return x     # the tensors of a nesting, sharded as `part` is
+    def own_buffers(self, module: object) -> dict: return {}    # those that may differ from rank 0

@@ -128,7 +128,7 @@ def _end(children, home, timeout_s):
         if text and not why: why = f'process {rank} of {len(children) + 1} {text}'
     return why
 
-def forked(f: Callable, n: int, timeout_s: float, on_cpu: bool = True):
+def forked(f: Callable, n: int, timeout_s: float, on_cpu: bool = True) -> Any:
     """Call `f` here and in processes forked from this one, and return what it returns here; raises ProcessFailed
 
     `n`, `timeout_s`, `on_cpu`: as for `as_rank`. All processes have ended when this returns.
