@@ -65,6 +65,10 @@ def to_device(
     "Move every tensor of a batch to `device`"
     if isinstance(x, Tensor):
         return x if x.device == device else x.to(device, non_blocking=torch.device(device).type != 'cpu')
+    if type(x) in (tuple, list):        # the usual batch, quickly
+        for o in x:
+            if type(o) is not Tensor or o.device != device: return type(x)([to_device(o, device) for o in x])
+        return x
     if callable(getattr(x, 'to', None)) and not isinstance(x, type): return x.to(device)
     return _rebuilt(lambda o: to_device(o, device), x)
 

@@ -177,9 +177,7 @@ class Adapter:
         "Whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
         return all(callable(getattr(type(self.dl), o, None)) for o in ('state_dict', 'load_state_dict'))
 
-    def count(self, item: Any) -> int:
-        "Count the samples of what the loader yields"
-        return batch_size(item)
+    count = staticmethod(batch_size)        # of samples in what the loader yields
 
     def batch(self, item: Any) -> Batch:
         "Make a `Batch` of what the iterator yields"

@@ -8,11 +8,11 @@ __all__ = ['spike_limit', 'SpikeWatch', 'sample_indices', 'SpikeGuard']
 # %% ../../nbs/save/11_spike_guard.ipynb #2f953e5b
 import math, warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..data import TensorLoader, adapter_of, is_stock, rng_states, set_rng_states
 from trainer_nb.loop import (
@@ -137,11 +137,9 @@ class SpikeWatch(_Measured):
                 if math.isfinite(o): self.past[name] = [*self.past.get(name, ()), o][-self.window:]
 
 # %% ../../nbs/save/11_spike_guard.ipynb #b59a144f
-class _Keys:
-    "A dataset whose items are their own indices"
-    def __init__(self, n): self.n = n
-    def __len__(self): return self.n
-    def __getitem__(self, key): return key[1] if isinstance(key, tuple) else key       # of a SeededLoader
+class _Nothing:
+    "A dataset that reads nothing"
+    def __getitem__(self, i): return None
 
 def sample_indices(
     dl: Any,        # loader
@@ -149,18 +147,15 @@ def sample_indices(
     n: int,         # batch, from 0
 ) -> list[int] | None:
     "Return the indices of the samples in a batch; None where a loader does not tell"
-    if start is None: return None
-    if type(dl) is TensorLoader:
-        keys = torch.arange(len(dl.tensors[0]))
-        twin = TensorLoader(keys, bs=dl.bs, shuffle=dl.shuffle, drop_last=dl.drop_last,
-                            generator=dl.generator)
-    elif is_stock(dl) and dl.batch_sampler is not None:
-        twin = DataLoader(_Keys(len(dl.dataset)), batch_sampler=dl.batch_sampler,
-                          collate_fn=lambda keys: [keys])
-    else: return None
+    is_stocks = is_stock(dl)
+    if start is None or not (is_stocks or type(dl) is TensorLoader): return None
+    twin = copy(dl)
+    # it refuses to set attributes
+    if is_stocks: vars(twin).update(dataset=_Nothing(), collate_fn=list, num_workers=0, _iterator=None)
+    how = adapter_of(twin)
     now = rng_states(dl)
     set_rng_states(start, dl)
-    try: return [*map(int, next(adapter_of(twin).open(n))[0])]
+    try: return [*map(int, how.batch(next(how.open(n))).indices)]
     except (StopIteration, TypeError, ValueError): return None
     finally: set_rng_states(now, dl)
 
