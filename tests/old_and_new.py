@@ -116,7 +116,7 @@ def draw(seed):  # dict
     if c['incident'] == 'error': c['at'] = max(c['at'], 2)
     c['n_procs'] = 2 if seed % 3 == 1 else 1
     if c['n_procs'] == 2:
-        # changed by name: which random numbers rank 1 draws; a loss that is no mean over samples is warned of, no longer
+        # changed by name: which random numbers rank 1 draws; a loss that is no mean over samples is warned of, not
         # refused; and what is no mean over samples depends on the shards
         c |= {'dropout': False, 'spikes': '', 'amp': False}
         c['metrics'] = [o for o in c['metrics'] if o in ('accuracy', 'named')]

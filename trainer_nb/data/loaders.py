@@ -169,7 +169,7 @@ def _seeded(key):
 # %% ../../nbs/data/04_loaders.ipynb #c0000005
 class SeededLoader(DataLoader):
     "A `DataLoader` whose samples draw random numbers that depend only on the pass and the index"
-    is_seeded = True
+    is_seeded = True    # samples draw by pass and index alone
 
     def __init__(self,
         dataset: Any,  # a dataset with indices, not an `IterableDataset`
@@ -272,8 +272,6 @@ class _Passes:
 # %% ../../nbs/data/04_loaders.ipynb #c0000008
 class _SeveralAdapter(Adapter):
     "Loaders whose passes are read together"
-    has_state = False       # the parts say so
-
     def __init__(self, dl: Any):
         super().__init__(dl)
         self.parts = dl.loaders

@@ -148,7 +148,6 @@ class Batch(NamedTuple):
 
 class Adapter:
     "How a pass reads a loader, whose class may name a kind, `adapter = Kind`; this one reads any iterable"
-    is_seeded = False       # random numbers that samples draw depend only on the pass and the index
     parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
     sets: dict[str, Any] = {}               # these, if each batch is of one: validation sets
 
@@ -172,11 +171,6 @@ class Adapter:
         "Whether a pass that starts in the middle reads the batches before, and needs them to be the same"
         return not _list_of(self.dl)
 
-    @property
-    def has_state(self) -> bool:
-        "Whether the loader saves its own position, like torchdata's `StatefulDataLoader`"
-        return all(callable(getattr(type(self.dl), o, None)) for o in ('state_dict', 'load_state_dict'))
-
     count = staticmethod(batch_size)        # of samples in what the loader yields
 
     def batch(self, item: Any) -> Batch:
@@ -186,8 +180,8 @@ class Adapter:
         return Batch(item, n, n)
 
     def state(self, iterator: Iterator) -> Any:
-        "Return the loader's own position, after what was read; None if it has none"
-        return self.dl.state_dict() if self.has_state else None
+        "Return the loader's own position, after what was read, as torchdata's loaders save it; None if it has none"
+        return self.dl.state_dict() if hasattr(type(self.dl), 'load_state_dict') else None
 
     def open(self,
         n: int = 0,             # batches to skip
@@ -299,13 +293,9 @@ class StockAdapter(Adapter):
     "A loader for which `is_stock` is true"
     order: Any = None       # `_Order` of the pass
 
-    def __init__(self, dl: Any):
-        super().__init__(dl)
-        self.is_seeded = getattr(dl, 'is_seeded', False)
-
     @property
     def reads_again(self) -> bool:      # samples that workers read draw by what those have read before
-        return bool(self.dl.num_workers) and not self.is_seeded
+        return bool(self.dl.num_workers) and not hasattr(self.dl, 'is_seeded')
 
     @property
     def is_exact(self) -> bool:
@@ -323,7 +313,7 @@ class StockAdapter(Adapter):
     def _iter(self, n=0):
         dl = self.dl
         by, rows = dl.batch_sampler, rows_of(dl)
-        def indices(given, is_single=by is None, is_seeded=self.is_seeded):
+        def indices(given, is_single=by is None, is_seeded=hasattr(dl, 'is_seeded')):
             found = [given] if is_single else [i for _, i in given] if is_seeded else [*given]
             return found if found and type(found[0]) is int else [getattr(i, 'item', lambda: i)() for i in found]
         self.order = _Order(dl.sampler if by is None else by, n, indices)       # which does not keep `dl`
@@ -347,7 +337,7 @@ def adapter_of(dl: Any) -> Adapter:
     "Return how a pass reads a loader: what it or its class declares, or what fits its type"
     kind = getattr(dl, 'adapter', None)
     if isinstance(kind, type) and issubclass(kind, Adapter): return kind(dl)
-    return StockAdapter(dl) if is_stock(dl) else Adapter(dl)
+    return StockAdapter(dl) if is_stock(dl) and not hasattr(dl, 'load_state_dict') else Adapter(dl)
 
 def length(dl: Any) -> int | None:
     "Return the number of batches; None if the loader does not know it"

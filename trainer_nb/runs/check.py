@@ -19,7 +19,7 @@ from time import perf_counter
 from torch.utils.data import IterableDataset
 
 from ..base import folded, format_bytes, rng_state, set_rng_state, set_seed
-from ..data import adapter_of, length
+from ..data import length
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from ..save import load, save
@@ -194,7 +194,7 @@ def _out_of_sight(part, point, loaders):
     dl = loaders[name]
     if getattr(dl, 'persistent_workers', False): return name, (
         'its workers keep a state from pass to pass: pass persistent_workers=False, or read the data by a SeededLoader')
-    if adapter_of(dl).has_state: return name, (
+    if hasattr(dl, 'load_state_dict'): return name, (
         f'the state_dict of its {type(dl).__name__} leaves something out, such as a shuffle buffer: read the data by '
         'a torch.utils.data.DataLoader, which reads the first batches of a pass again')
     return name, f'its {type(dl).__name__} yields other batches when a pass is read again: {_IN_PASS}'

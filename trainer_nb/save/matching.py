@@ -81,7 +81,7 @@ def _check_loader(name, dl, before, pass_):
         f'{before.get("batches")} batches, and the loader has changed ({"; ".join(changed)}): '
         'resume with the same data and batch size, or from a checkpoint at the end of an epoch')
     how = adapter_of(dl)
-    if not how.reads_again and (how.is_seeded or not is_stock(dl)): return ''
+    if not how.reads_again and (hasattr(dl, 'is_seeded') or not is_stock(dl)): return ''
     if parts := how.parts:
         kinds = {'n': int, 'turn': int, 'over': [str], 'parts': {k: {str: object} for k in parts}}
         at = check_kinds(pass_['loader'], kinds, f'the state of {name}')
@@ -106,7 +106,7 @@ def _check_workers(name, dl, warm):
     if parts := adapter_of(dl).parts:
         notes = [_check_workers(f'{name}[{k!r}]', o, warm) for k, o in parts.items()]
         return '; '.join(filter(None, notes))
-    if adapter_of(dl).is_seeded or hasattr(dl, 'state_dict'): return ''
+    if hasattr(dl, 'is_seeded') or hasattr(dl, 'state_dict'): return ''
     if not (warm and getattr(dl, 'persistent_workers', False)): return ''
     why = f'{name} has persistent workers, whose RNG states depend on all earlier passes: '
     if not is_stock(dl):
