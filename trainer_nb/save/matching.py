@@ -55,7 +55,7 @@ _MUST_AGREE = 'type', 'batches', 'samples', 'bs', 'drop_last', 'sampler', 'gener
 def describe_loader(dl: Any) -> dict[str, Any]:
     "Describe, in plain values, what a position in a loader depends on"
     if dl is None: return {}
-    batches, data = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None)
+    batches, data, parts = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None), adapter_of(dl).parts
     tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
     if data is None and tensors: data = tensors[0]
     while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
@@ -63,11 +63,11 @@ def describe_loader(dl: Any) -> dict[str, Any]:
     else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
     return {'type': type(dl).__name__, 'batches': length(dl),
             'samples': None if data is None else length(data),
-            'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
+            'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', [*parts])),
             'drop_last': getattr(batches, 'drop_last', getattr(dl, 'drop_last', None)),
             'sampler': order, 'generators': len(loader_generators(dl)), 'workers': getattr(dl, 'num_workers', 0),
             'data': batch_code([o for o in tensors if type(o) is Tensor]),  # others may draw
-            'parts': {k: describe_loader(o) for k, o in adapter_of(dl).parts.items()}}
+            'parts': {k: describe_loader(o) for k, o in parts.items()}}
 
 # %% ../../nbs/save/10_matching.ipynb #10ade006
 def _check_loader(name, dl, before, pass_):

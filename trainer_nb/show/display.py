@@ -75,7 +75,7 @@ class _Paced(MainProcessHook):
         elif was_held: budget.next = min(budget.next, budget.clock() + .1)      # move soon
         self._stop_timer()      # the timer asks the loop for the next update: a batch costs nothing
         if budget.next == math.inf: return
-        self.timer = Timer(budget.wait_s, learn.request, [self._due])
+        self.timer = Timer(budget.wait_s, learn.fitting.asked.append, [self._due])
         self.timer.daemon = True
         self.timer.start()
 
