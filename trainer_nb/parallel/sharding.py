@@ -69,6 +69,22 @@ class _ShardedTensors(TensorLoader):
         return whole._replace(n=n, total=len(indices))
 
 # %% ../../nbs/parallel/02_sharding.ipynb #d0000005
+def _shards(batch, world):
+    "The shard of each rank, with its samples and those of the batch"
+    total = batch_size(batch)
+    sizes = _sizes(total, world)
+    parts = divide_batch(batch, [o for o in sizes if o])
+    parts += [parts[0]]*sizes.count(0)        # to keep in step
+    return [(o, n, total) for o, n in zip(parts, sizes)]
+
+class _ShardedList(list):
+    "A list of batches, which each rank has: nothing is sent"
+    def __init__(self, dl: list, world: World):
+        super().__init__(dl)
+        self.world = world
+
+    def __iter__(self): return (Batch(*_shards(o, self.world)[self.world.rank]) for o in list.__iter__(self))
+
 class _Scatter:
     "The shards of this rank, of the batches of an iterator of rank 0"
     def __init__(self, world, whole): self.world, self.whole, self.is_over = world, whole, False
@@ -76,18 +92,14 @@ class _Scatter:
 
     def __next__(self):
         found, world = [None], self.world
-        if not self.is_over: dist.scatter_object_list(found, None if world.rank else self._shards(), 0, world.control)
+        if not self.is_over: dist.scatter_object_list(found, None if world.rank else self._next(), 0, world.control)
         self.is_over = found[0] is None     # a rank may ask again, and another one not
         if self.is_over: raise StopIteration
         return Batch(*found[0])
 
-    def _shards(self):
+    def _next(self):
         if (batch := next(self.whole, None)) is None: return [None]*self.world.size
-        total = batch_size(batch)
-        sizes = _sizes(total, self.world)
-        parts = divide_batch(batch, [o for o in sizes if o])
-        parts += [parts[0]]*sizes.count(0)        # to keep in step
-        return [(map_tensors(Tensor.clone, o), n, total) for o, n in zip(parts, sizes)]     # a view would be sent whole
+        return [map_tensors(Tensor.clone, o) for o in _shards(batch, self.world)]       # a view would be sent whole
 
 class _Scattered(Adapter):
     "Any loader, which rank 0 reads for all"
@@ -124,6 +136,7 @@ def shard(dl: Any, world: World) -> Any:
         f'{type(dl).__name__} has a DistributedSampler, which leaves out samples in each process: leave it out, since '
         'each process takes its shard of the whole batches')
     if type(dl) is TensorLoader: return _ShardedTensors(dl, world)
+    if type(dl) in (list, tuple): return _ShardedList(dl, world)
     if not is_stock(dl) or dl.batch_sampler is None: return _ScatteredLoader(dl, world)
     res = copy(dl)
     vars(res)['batch_sampler'] = _ShardedBatches(dl.batch_sampler, world)       # it refuses to set attributes
