@@ -105,7 +105,8 @@ def check_kinds(x: Any, kinds: Any, where: str) -> Any:
     named = {k.rstrip('?'): o for k, o in kind.items() if isinstance(k, str)}
     if len(named) < len(kind): named = dict.fromkeys(x, *kind.values())     # {type: kind}
     wrong = [k for k in {**named, **x} if k not in named or k in kind and k not in x]
-    if wrong: raise ValueError(f'{where} lacks an entry or has a strange one, {wrong[0]!r}: expected {{*kind}}')
+    if wrong: raise ValueError(
+        f'{where} lacks an entry or has a strange one, {wrong[0]!r}: expected {", ".join(named)}')
     for k, v in x.items(): check_kinds(v, named[k], f'{where}[{k!r}]')
     return x
 
@@ -244,13 +245,13 @@ RNG_KINDS = {       # for `check_kinds`
     'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
 }
 
-def rng_state(names: Iterable[str] | None = None) -> dict[str, Any]:
-    "Read the RNG states of the global generators in `names`; None: all. Do not change them"
+def rng_state() -> dict[str, Any]:
+    "Read the RNG states of the global generators. Do not change them"
     readers: dict = {
         'python': random.getstate, 'torch': torch.get_rng_state, 'numpy': partial(np.random.get_state, legacy=False)}
     if torch.cuda.is_initialized(): readers['cuda'] = torch.cuda.get_rng_state_all
     if torch.backends.mps.is_available(): readers['mps'] = torch.mps.get_rng_state
-    return {k: read() for k, read in readers.items() if names is None or k in names}
+    return {k: read() for k, read in readers.items()}
 
 def set_rng_state(state: dict[str, Any]) -> None:
     "Restore the RNG states of the global generators"

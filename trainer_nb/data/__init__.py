@@ -4,5 +4,5 @@ from .passes import (
     loader_generators, rng_states, samplers_of, set_rng_states, warm_up
 )
 from .loaders import Loaders, SeededLoader, TensorLoader, as_loader, is_shuffled, sets_of
-from .rows import RANDOM_SAMPLERS
+from .rows import STOCK_SAMPLERS
 from .prepare import Images, Table, TableNet, Texts, split

@@ -274,8 +274,7 @@ class _SeveralAdapter(Adapter):
     "Loaders whose passes are read together"
     def __init__(self, dl: Any):
         super().__init__(dl)
-        self.parts = dl.loaders
-        if dl.mode == 'sequence': self.sets = dl.loaders
+        if dl.mode == 'sequence': self.sets = self.parts
 
     @property
     def is_exact(self) -> bool:

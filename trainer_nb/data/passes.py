@@ -148,11 +148,11 @@ class Batch(NamedTuple):
 
 class Adapter:
     "How a pass reads a loader, whose class may name a kind, `adapter = Kind`; this one reads any iterable"
-    parts: dict[str, Any] = {}              # loaders by name, if a batch is a dict of theirs
-    sets: dict[str, Any] = {}               # these, if each batch is of one: validation sets
+    sets: dict[str, Any] = {}               # `parts`, if each batch is of one: validation sets
 
     def __init__(self, dl: Any):
         self.dl = dl
+        self.parts = _parts(dl)             # loaders by name, if a batch is a dict of theirs
 
     @property
     def length(self) -> int | None:

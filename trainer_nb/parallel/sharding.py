@@ -13,10 +13,10 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import DistributedSampler, SequentialSampler
+from torch.utils.data import DistributedSampler
 
 from ..base import batch_size, divide_batch, forget_iterator, map_tensors
-from ..data import RANDOM_SAMPLERS, Adapter, Batch, TensorLoader, adapter_of, is_stock, samplers_of
+from ..data import STOCK_SAMPLERS, Adapter, Batch, TensorLoader, adapter_of, is_stock, samplers_of
 from ..loop import World
 
 # %% ../../nbs/parallel/02_sharding.ipynb #d0000002
@@ -46,7 +46,7 @@ class _ShardedBatches:
     def __len__(self): return len(self.batches)
 
     def __iter__(self):
-        is_torchs = type(self.sampler) in (SequentialSampler, *RANDOM_SAMPLERS)
+        is_torchs = type(self.sampler) in STOCK_SAMPLERS
         batches = iter(() if self.world.rank else self.batches)
         while block := self.world.first([*map(list, islice(batches, self.BLOCK if is_torchs else 1))]):
             for batch in block:
