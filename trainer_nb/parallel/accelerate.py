@@ -229,7 +229,6 @@ class Accelerate(Hook):
     """
     unique, in_dry_run, provides = True, False, ('ranks',)
     ord, runs_before = -35, ('NaNGuard', 'GradNorm', 'GradClip')
-    state_kinds = {'parts?': [{str: object}]}
 
     accelerator = None          # of this fit
     ddp = None                  # the model in torch's wrapper, which averages gradients in the backward
@@ -306,6 +305,8 @@ class Accelerate(Hook):
     def state_dict(self) -> dict:
         "Return, after a stop, what each rank needs to resume; a checkpoint of a fit has it already"
         return {} if self.parts is None or self.accelerator is not None else {'parts': self.parts}
+
+    def load_state_dict(self, state: dict) -> None: self.parts = state.get('parts')
 
     def precision(self, learn: Learner) -> AbstractContextManager:
         "Return the context manager for a step; `learn.predict` also uses it outside a fit"

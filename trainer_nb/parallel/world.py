@@ -8,7 +8,7 @@ __all__ = ['REASONS', 'is_lost', 'forget', 'Processes', 'check_same', 'Agreement
 # %% ../../nbs/parallel/01_world.ipynb #82002a68
 import re
 from io import BytesIO
-from itertools import compress
+from itertools import chain
 from time import perf_counter
 from typing import Any
 from zlib import crc32
@@ -149,16 +149,20 @@ class Agreement(Hook):
         "Exchange what each rank was asked for; rank 0 says after how many batches they do so again"
         n, clock = self.last
         pace = min(2*self.pace, max(1, int(self.EVERY_S*(self.n - n)/(perf_counter() - clock))))
-        waiting, known = learn.fitting.asked, ['stop_epoch']
-        for h in learn.hooks: known += [getattr(h, name) for name in h.together]
-        known += ['stop', 'interrupt']
-        asked = [waiting.popleft() for _ in range(len(waiting))]
-        own = [o for o in asked if o not in known]
-        found = learn.world.all_gather((pace, bool(own), *(o in asked for o in known)))
-        self.pace = found[0][0]
-        _, *wanted = map(any, zip(*found))
+        waiting, hooks = learn.fitting.asked, [h for h in learn.hooks if not isinstance(h, MainProcessHook)]
+        own, named = [], []     # functions for this rank; requests for all: a word, or (place of a hook, its method)
+        for _ in range(len(waiting)):
+            what = waiting.popleft()
+            hook = getattr(what, '__self__', None)
+            if isinstance(what, str): named.append(what)
+            elif hook in hooks: named.append((hooks.index(hook), what.__name__))
+            else: own.append(what)
+        paces, have_own, found = zip(*learn.world.all_gather((pace, bool(own), named)))
+        everywhere = sorted(dict.fromkeys(chain(*found)), key=('stop', 'interrupt').count)      # those end the fit
         learn.requests += own
-        learn.requests += compress([self.share_rates, *known], wanted)
+        if any(have_own): learn.requests.append(self.share_rates)
+        learn.requests += [o if isinstance(o, str) else getattr(hooks[o[0]], o[1]) for o in everywhere]
+        self.pace = paces[0]
         self.at, self.last = self.n + self.pace, (self.n, perf_counter())
 
     def after_cancel(self, learn: Learner) -> None:

@@ -159,9 +159,11 @@ class _Sees(Hook):
 class _Leaves(Hook):
     "Write a point to a file, after all other hooks, and end after some points"
     unique, in_dry_run, ord = True, False, float('inf')
-    state_kinds = {'n': int}
     def __init__(self, sees, folder, ends):
         self.sees, self.folder, self.n, self.ends = sees, folder, 0, ends
+
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): self.n = state['n']
 
     def after_step(self, learn):
         n, modules = self.n, trained(learn)

@@ -124,8 +124,6 @@ _STOPS = {'stop': 'stops after this batch', 'stop_epoch': 'stops after this epoc
 # %% ../../nbs/runs/04_worker.ipynb #45539378
 class Pausing(Hook):
     "Makes all ranks wait while rank 0 does, and answers the requests for it"
-    together = ('pause',)
-
     def __init__(self, worker: Any):
         self.worker, self.asked, self.resumed = worker, [], []      # names of requests
 

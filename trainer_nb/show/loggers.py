@@ -44,11 +44,15 @@ class Logger(MainProcessHook):
     `sync(learn)`               called after entries were written
     `close(learn)`              called when the fit is over
     """
-    ord, state_kinds = 92, {'n': int, 'n_valid': int, 'n_epoch': int}
+    ord = 92
     failed = is_open = False
     n = n_valid = n_epoch = 0       # written training batches, validation passes, epochs
 
     def _restart(self): self.n = self.n_valid = self.n_epoch = 0
+
+    def state_dict(self) -> dict: return {'n': self.n, 'n_valid': self.n_valid, 'n_epoch': self.n_epoch}
+    def load_state_dict(self, state: dict) -> None:
+        self.n, self.n_valid, self.n_epoch = state['n'], state['n_valid'], state['n_epoch']
 
     def open(self, learn: Learner) -> None: pass
     def write(self, kind: str, step: int, values: dict) -> None:
@@ -115,7 +119,6 @@ class FileLogger(Logger):
 
     A file that does not begin with what this run wrote is renamed, `log.jsonl` to `log.1.jsonl`.
     """
-    state_kinds = {**Logger.state_kinds, 'place?': [int]}
     place = 0, 0, 0, 0, 0       # complete bytes of the file, checksum of their end, `n`, `n_valid`, `n_epoch`
 
     def __init__(self,
@@ -123,6 +126,11 @@ class FileLogger(Logger):
     ):
         self.path, self.file = Path(path), None
         if self.path.is_dir(): raise IsADirectoryError(f'{path} is a folder: expected a file')
+
+    def state_dict(self) -> dict: return {**super().state_dict(), 'place': self.place}
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.place = state['place']
 
     def open(self, learn: Learner) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
