@@ -57,7 +57,7 @@ def _check_engine(on, n_procs):     # raises TypeError, ValueError, or RuntimeEr
 def _with_ranks(learn, hooks, n, resumes, on):      # hooks; raises RuntimeError or ValueError
     "Make sure that `n` ranks can train together"
     hook = accelerate_hook(learn, hooks)
-    if resumes and n != (size := hook and hook.size or 1): raise RuntimeError(
+    if resumes and n != (size := len(hook.parts or [1]) if hook else 1): raise RuntimeError(
         f'this fit was stopped in {size} process{"" if size == 1 else "es"}, and can only be resumed in as many: '
         f'start(n_procs={size})')
     if n == 1: return hooks
