@@ -109,6 +109,7 @@ class Phase:
         self.recorded = {}          # by `learn.record` for this batch: name → (value, has a mean)
         self.n = self.total = 0     # samples of the batch: on this rank, on all ranks; as the loader tells, until the
                                     # step has returned
+        self.more = 0               # samples of this rank, beyond what the loader told, that `total` left out
         self.clear()
 
     def clear(self) -> None:
@@ -250,7 +251,8 @@ class Phase:
             if not self.is_padding:
                 more = n_samples(self.result, self.n) - self.n      # than the loader told
                 self.n += more
-                self.total += more
+                if self.learn.world.size == 1: self.total += more
+                else: self.more += more     # told to the others as the pass ends
         self.weight = self.total_weight = loss_weight(self.result, self.n)
 
     def check_any(self, name: str) -> None:
@@ -310,11 +312,12 @@ class Phase:
 
     def state_dict(self) -> dict:
         "Return how far it has come"
-        return {'pass': self.pass_.state_dict(), 'sums': self.sums.state_dict()}
+        return {'pass': self.pass_.state_dict(), 'sums': self.sums.state_dict(), 'more': self.more}
 
     def load_state_dict(self, state: Mapping, device: torch.device) -> None:
         "Restore a state"
         self.pass_.load_state_dict(state['pass'])
+        self.more = state['more']
         self.sums.load_state_dict(to_device(state['sums'], device))
 
 def _note_place(learn, e, place, batch=None):
@@ -431,7 +434,7 @@ def misplaced(e: Cancel) -> RuntimeError:
                         'raise it inside one')
 
 # %% ../../nbs/loop/11_fit.ipynb #222b8d18
-_PHASE_KINDS = (None, {'pass': {str: object}, 'sums': {str: object}})
+_PHASE_KINDS = (None, {'pass': {str: object}, 'sums': {str: object}, 'more': int})
 FIT_KINDS = {'plan': {str: (None, int)}, 'train': _PHASE_KINDS, 'valid': _PHASE_KINDS, 'is_trained': bool,
              'time_s': (int, float), 'in_eval': [str], 'warm': [str]}
 
@@ -665,7 +668,9 @@ class Fit:
         "Record the epoch; a cancelled pass contributes what it has"
         learn, history, train = self.learn, self.learn.history, self.train
         values = {'train_' + k: v for k, v in train.sums.means(learn.world).items()}
-        if learn.world.size > 1: history.columns.agree(learn.world)
+        if learn.world.size > 1:
+            history.columns.agree(learn.world)
+            learn.state.samples_seen += sum(learn.world.all_gather(train.more))
         history.returned |= train.sums.returned
         values |= {k: v for k, v in self._last_valid().items() if k not in ('batch', 'step')}
         if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.sums.means(learn.world).items()}
