@@ -360,13 +360,15 @@ def compiled(hooks=(), kind='mlp', n=2, **kwargs):
     learn.fit(n)
     return learn
 
-@pytest.mark.parametrize('mode', [None, 'reduce-overhead'])
-def test_compiled_steps_are_the_plain_ones(mode):
+@pytest.mark.parametrize('mode, optimizer', [(None, False), (None, True), ('reduce-overhead', False)])
+def test_compiled_steps_are_the_plain_ones(mode, optimizer):
     "With CUDA graphs, too, whose memory is used again in each step: history, metrics and gradients are copies"
     torch.use_deterministic_algorithms(False)
+    def optim(params): return torch.optim.AdamW(params, .01, fused=not optimizer)
     with reasons():
-        learn = compiled([Compile(None if DRY else mode, **BACKEND), *([] if mode else [GradClip(1.)])])
-    plain = compiled([] if mode else [GradClip(1.)])
+        hook = Compile(None if DRY else mode, optimizer=optimizer, **BACKEND)
+        learn = compiled([hook, *([] if mode else [GradClip(1.)])], optim=optim)
+    plain = compiled([] if mode else [GradClip(1.)], optim=optim)
     assert close(learn.model, plain.model, 1e-4)
     for name in 'train_loss', 'train_accuracy', 'valid_loss', 'valid_accuracy':
         assert learn.history.epochs[name] == pytest.approx(plain.history.epochs[name], abs=2e-3), name

@@ -152,7 +152,7 @@ FOUND = {       # what people type → the page that comes first
     'learn.lr_find': 'show/04_lr_find', 'fit': 'loop/14_learner', 'dataloader': 'data/04_loaders',
     'segmentation': 'lessons/04_segmentation', 'dice': 'lessons/04_segmentation', 'iou': 'lessons/04_segmentation',
     'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
-    'top losses': 'look/03_results', 'onnx': 'howto/16_everyday', 'profiler': 'features/08_profile',
+    'top losses': 'look/03_results', 'onnx': 'howto/16_everyday', 'profiler': 'features/04_speed',
     'save best model': 'save/07_rewind', 'export onnx': 'howto/16_everyday', 'k-fold': 'howto/16_everyday',
     'ensemble': 'howto/16_everyday', 'activation checkpointing': 'howto/16_everyday',
     'time series': 'lessons/05_forecasting', 'hugging face': 'lessons/03_text', 'lora': 'lessons/06_adapters',

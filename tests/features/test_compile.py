@@ -1,12 +1,15 @@
 "A compiled model gives the results of the plain one, compiles a few times only, and reports what is not compiled"
+import copy, pickle
+from functools import partial
 from shutil import which
 
-import pytest, torch
+import pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch._dynamo.utils import counters
 
 from common import batches, make_learner, plain_model, reasons, record, same, weights
-from trainer_nb.all import Compile, GradClip, Hook, LambdaHook
+from trainer_nb.all import (
+    AMP, EMA, Compile, GradAccum, GradClip, Hook, LambdaHook, LRScheduler, Metric, OneCycle, accuracy
+)
 
 def small():
     "BatchNorm, dropout, and no parameter whose gradient is rounding only"
@@ -15,65 +18,176 @@ def small():
     return nn.Sequential(*body, nn.Dropout(.2), nn.Linear(8, 3))
 
 OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
-           'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
+          'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
 
-def run(hooks=(), n=3, seed=0, m=None, **kwargs):
-    torch.manual_seed(seed)
+def run(hooks=(), n=3, m=None, **kwargs):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
     learn = make_learner(small() if m is None else m, batches(), batches(), **{'optim': OPTIMS['adamw'], **kwargs},
                          hooks=hooks)
-    torch.manual_seed(seed + 1)
+    torch.manual_seed(1)
     learn.fit(n)
     return learn
 
-def close(a, b, tol=1e-5):
-    return all(torch.allclose(x, y, rtol=0, atol=tol) for x, y in zip(weights(a.model), weights(b.model), strict=True))
+def check_close(a, b, tol=1e-5):
+    for x, y in zip(weights(a.model), weights(b.model), strict=True): assert torch.allclose(x, y, rtol=0, atol=tol)
+    for x, y in (a.history.steps, b.history.steps), (a.history.epochs, b.history.epochs):
+        for k in x.keys() - {'time_s'}: assert x[k] == pytest.approx(y[k], abs=tol), k
 
-def losses_close(a, b):
-    def losses(learn): return [*learn.history.steps['train_loss'], *learn.history.epochs['valid_loss']]
-    return losses(a) == pytest.approx(losses(b), abs=1e-5)
+class Graphs(list):
+    "A backend that runs graphs as they are, and lists the names of what they call"
+    def __call__(self, graph, inputs):
+        self.append(' '.join(str(o.target) for o in graph.graph.nodes))
+        return graph.forward
+    def count(self, *names): return sum(all(o in graph for o in names) for graph in self)
 
 HAS_COMPILER = which('g++') or which('clang++')
 
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=[
     pytest.mark.soak, pytest.mark.skipif(not HAS_COMPILER, reason='inductor needs a C++ compiler')])])
 def test_equals_the_plain_step(backend):
-    with reasons(): learn = run([Compile(backend=backend)], optim=OPTIMS['fused'])
-    plain = run(optim=OPTIMS['fused'])
-    assert close(learn, plain) and losses_close(learn, plain)
-    assert 'forward' not in vars(learn.model) and learn.model._compiled_call_impl is None
+    "Dropout draws the same numbers; the model does not change, neither after the fit nor in it"
+    seen = []
+    def state(model): return type(model), [*model.state_dict()], model.forward, model._compiled_call_impl
+    def look(learn): seen.append(state(learn.own_model))
+    model, kwargs = small(), {'metrics': [accuracy], 'optim': OPTIMS['fused']}
+    before = state(model)
+    with reasons(): learn = run([Compile(backend=backend), LambdaHook(after_step=look)], m=model, **kwargs)
+    check_close(learn, run(**kwargs))
+    assert len(seen) == 30 and all(o == before for o in [*seen, state(model)]) and learn.model is model
 
 class Slower(Hook):
     def after_step(self, learn):
         if learn.stepped:
             for g in learn.opt.param_groups: g['lr'] *= .9
 
-def test_it_compiles_a_few_times_only():
-    "Whatever the learning rate is, and however often the last batch is short; a second fit finds everything"
-    torch._dynamo.reset()
-    counters.clear()
-    hook = Compile(backend='aot_eager')
-    learn = make_learner(small(), batches(), batches(), optim=OPTIMS['sgd'], hooks=[hook, Slower()])
+def test_model_and_loss_are_one_graph():
+    "In training and validation, for whatever size and rate, in each fit and for an average; the optimizer is another"
+    graphs = Graphs()
+    hook = Compile(backend=graphs, optimizer=True)
+    learn = run([hook, Slower(), EMA(.5)], n=2)
+    n = len(graphs)
+    assert graphs.count('linear', 'cross_entropy') == n - 1 and n <= 6
+    learn.fit(3, valid_every=2)
     learn.fit(2)
-    n = counters['stats']['unique_graphs']
-    assert 2 <= n <= 5
-    learn.fit(3)
-    learn.fit(2)
-    assert counters['stats']['unique_graphs'] == n and not hook.reasons
+    assert len(graphs) == n and not hook.reasons and hook.time_s == 0
+    plain = run([Slower(), EMA(.5)], n=2)
+    plain.fit(3, valid_every=2)
+    plain.fit(2)
+    check_close(learn, plain)
+
+class Named(nn.Module):
+    "Returns a dict"
+    def __init__(self):
+        super().__init__()
+        self.body = small()
+    def forward(self, x, scale=None): return {'logits': self.body(x), 'scale': scale}
+
+def ignoring(out, targ): return F.cross_entropy(out['logits'], targ, ignore_index=0)
+
+NAMED = [{'x': x, 'scale': torch.ones(len(x)), 'labels': y} for x, y in batches()]
+
+@pytest.mark.parametrize('make', [
+    lambda: {'loss_fn': nn.CrossEntropyLoss(weight=torch.tensor([1., 2., 3.]), ignore_index=1)},
+    lambda: {'loss_fn': partial(F.cross_entropy, reduction='sum')},
+    lambda: {'m': Named(), 'loss_fn': ignoring, 'train_dl': NAMED, 'valid_dl': NAMED,
+             'metrics': [Metric(accuracy, pred='logits')]},
+    lambda: {'more': [GradAccum(2), AMP(), GradClip(1.)]},
+    lambda: {'optim': lambda p: torch.optim.LBFGS(p, .1, max_iter=3)},
+], ids=['weights', 'sum', 'named', 'hooks', 'closure'])
+def test_losses_and_their_weights(make):
+    def fit(*hooks):
+        torch.manual_seed(0)
+        options = {'train_dl': batches(), 'valid_dl': batches(), 'm': small(), 'more': [], **make()}
+        data, more, m = [options.pop(k) for k in ('train_dl', 'valid_dl')], options.pop('more'), options.pop('m')
+        learn = make_learner(m, *data, **{'optim': OPTIMS['sgd'], **options}, hooks=[*hooks, *more])
+        torch.manual_seed(1)
+        learn.fit(2)
+        return learn
+    graphs = Graphs()
+    with reasons(): learn = fit(Compile(backend=graphs))
+    assert graphs.count('cross_entropy') == len(graphs) > 0
+    check_close(learn, fit(), 2e-2 if learn.provider('precision') else 1e-5)
+
+# What a hook or a step of the user's sees
+
+def test_a_hook_between_model_and_loss_sees_the_prediction():
+    def halve(learn): learn.pred = learn.pred/2
+    graphs = Graphs()
+    learn = run([Compile(backend=graphs), LambdaHook(after_pred=halve)])
+    assert len(graphs) and not graphs.count('cross_entropy')
+    check_close(learn, run([LambdaHook(after_pred=halve)]))
+
+class Penalty(Hook):
+    def after_loss(self, learn): learn.loss = learn.loss + .1*learn.pred.square().mean()
+
+def test_a_penalty_on_the_prediction_has_its_gradient():
+    "Elsewhere it has no graph, which would cost memory and time"
+    check_close(run([Compile(backend='aot_eager'), Penalty()]), run([Penalty()]))
+    graphed = []
+    run([Compile(backend='eager'), LambdaHook(after_step=lambda learn: graphed.append(learn.pred.requires_grad))])
+    assert not any(graphed)
+
+def own_step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1]), 'n': len(batch[1])}
+
+def two_steps(batch, learn):
+    x, y = batch
+    yield 'a', F.cross_entropy(learn.model.a(x), y)
+    yield 'b', F.cross_entropy(learn.model['b'](x), y)
+
+def both(): return nn.ModuleDict({'a': small(), 'b': small()})
+
+@pytest.mark.parametrize('model, step', [(small, own_step), (both, two_steps)])
+def test_a_step_of_the_users_own_gets_a_compiled_model(model, step):
+    def fit(*hooks):
+        m = model()
+        if step is two_steps: optim = {k: OPTIMS['sgd'](m[k].parameters()) for k in 'ab'}
+        else: optim = OPTIMS['sgd']
+        torch.manual_seed(1)
+        learn = make_learner(m, batches(), train_step=step, optim=optim, hooks=hooks)
+        learn.fit(2)
+        return learn
+    graphs = Graphs()
+    with reasons(): learn = fit(Compile(backend=graphs), LambdaHook(before_step=check_view))
+    assert graphs.count('linear') and not graphs.count('cross_entropy')
+    check_close(learn, fit())
+
+def check_view(learn):
+    "The model of the pass is the user's but for its call, and copies of it are plain"
+    view, own = learn.model, learn.own_model
+    assert isinstance(view, type(own)) and [*view.state_dict()] == [*own.state_dict()] and view.training
+    assert all(p is q for p, q in zip(view.parameters(), own.parameters(), strict=True))
+    if isinstance(own, nn.Sequential):
+        assert vars(view) is vars(own) and type(copy.deepcopy(view)) is nn.Sequential is type(copy.copy(view))
+
+def test_a_step_that_does_not_call_it_is_reported():
+    model = small()
+    def step(batch): return {'loss': F.cross_entropy(model(batch[0]), batch[1])}
+    with reasons('compiled nothing'): run([Compile(backend='eager')], m=model, loss_fn=None, train_step=step)
+
+@pytest.mark.parametrize('wrap', [partial(torch.compile, backend='eager'), nn.DataParallel])
+def test_a_model_that_the_user_wrapped(wrap):
+    with reasons(): learn = run([Compile(backend='eager')], m=wrap(small()))
+    check_close(learn, run(m=wrap(small())))
+    assert len(learn.predict((batches()[0][0],))) == 5
 
 # What cannot be compiled
 
 def broken(gm, inputs): raise RuntimeError('no compiler here')
 
 def test_a_backend_that_fails():
-    with reasons('does not compile the forward of Sequential, because of .*'):
+    with reasons('does not compile the forward of Sequential and its loss, because of .*'):
         learn = run([Compile(backend=broken)])
     assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
 
-def test_after_an_error_the_model_is_plain():
+def test_an_error_of_the_model_or_the_loss_is_its_own():
     hooks = [Compile(backend='eager'), LambdaHook(after_step=lambda learn: 1/0)]
-    learn = make_learner(small(), batches(), hooks=hooks)
-    with pytest.raises(ZeroDivisionError): learn.fit(1)
-    assert learn.model._compiled_call_impl is None
+    with pytest.raises(ZeroDivisionError): run(hooks)
+    def loss(pred, targ): raise LookupError('of the loss')
+    for m, loss_fn in (small(), loss), (nn.Linear(5, 3), F.cross_entropy):
+        with reasons(), pytest.raises((LookupError, RuntimeError)) as e:
+            run([Compile(backend='eager')], m=m, loss_fn=loss_fn)
+        assert e.type in (LookupError, RuntimeError) and e.value.__context__ is None
 
 class Switch(Hook):
     "Freezes or unfreezes the first layer at the start of an epoch, or in the middle of one"
@@ -83,10 +197,52 @@ class Switch(Hook):
             learn.model[0].requires_grad_(now)
 
 def test_what_is_frozen_and_unfrozen_during_a_fit():
-    def fit(*more):
-        hooks = Switch({0: False, 3: True, 7: False}), GradClip(1.), *more
-        learn = make_learner(plain_model(), batches(), optim=OPTIMS['adamw'], hooks=hooks)
-        learn.fit(3)
-        return learn
+    def fit(*more): return run([Switch({0: False, 3: True, 7: False}), GradClip(1.), *more], m=plain_model())
     with reasons(): learn = fit(Compile(backend='aot_eager'))
-    assert close(learn, fit(), 1e-6)
+    check_close(learn, fit(), 1e-6)
+
+# The optimizer's step
+
+@pytest.mark.parametrize('optim', ['sgd', 'adamw'])
+def test_a_compiled_optimizer(optim):
+    "A schedule changes no code, and rates stay numbers"
+    def slower(opt): return torch.optim.lr_scheduler.ExponentialLR(opt, .9)
+    def hooks(): return [LRScheduler(slower, step='step'), GradClip(1.)]
+    graphs = Graphs()
+    with reasons(): learn = run([*hooks(), Compile(backend=graphs, optimizer=True)], optim=OPTIMS[optim])
+    n = {'adamw': 1, 'sgd': 2}[optim]       # SGD makes its momentum in the first step
+    assert len(graphs) - graphs.count('cross_entropy') == n
+    check_close(learn, run(hooks(), optim=OPTIMS[optim]), 2e-6)
+    assert all(type(g['lr']) is float for g in learn.opt.param_groups)
+
+@pytest.mark.parametrize('why, kwargs', [
+    ('fused', {'optim': OPTIMS['fused']}), ('closure', {'optim': lambda p: torch.optim.LBFGS(p, .1, max_iter=2)}),
+    ('momentum', {'more': lambda: [OneCycle(.1)]}), ('no compiler', {'backend': broken})])
+def test_an_optimizer_that_stays_plain(why, kwargs):
+    backend, more = kwargs.pop('backend', 'eager'), kwargs.pop('more', lambda: [])
+    expected = [f'step of .* because of .*{"RuntimeError|Backend" if backend is broken else why}']
+    if backend is broken: expected.insert(0, 'forward')
+    with reasons(*expected): learn = run([Compile(backend=backend, optimizer=True), *more()], **kwargs)
+    check_close(learn, run(more(), **kwargs), 2e-6)
+    assert len(learn.get_hook(Compile).reasons) == len(expected)
+
+class Shown(Hook):
+    provides = ('display',)
+    def __init__(self): self.texts = []
+    def annotate(self, learn, *texts): self.texts.append(texts)
+
+def test_the_display_says_what_takes_so_long():
+    "Training and validation, each once"
+    learn = run([shown := Shown(), hook := Compile(backend='eager')])
+    assert [o[0] for o in shown.texts] == ['compiling…', '']*2
+    assert shown.texts[-1][1] == f'compiled in {hook.time_s:.1f} s'
+    learn.fit(1)
+    assert len(shown.texts) == 4
+
+def test_copies_compile_anew():
+    learn = run([hook := Compile(backend='eager', optimizer=True)])
+    for other in copy.deepcopy(hook), pickle.loads(pickle.dumps(hook)):
+        learn.remove_hook(learn.get_hook(Compile))
+        learn.add_hook(other)
+        learn.fit(1)
+        assert other.time_s > 0

@@ -1,5 +1,6 @@
 "Profile: it changes nothing, it measures what it says, and its parts are the whole"
 import gzip, json
+from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -17,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for o in 'data.passes', 'loop.hooks', 'features.profile': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
+    for o in 'data.passes', 'loop.hooks', 'features.speed': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
     return clock
 
 class Slow:
@@ -73,6 +74,7 @@ def test_each_part_is_what_it_took(clock, n_batches, n_steps, skip, valid_every)
     waiting, rest = (rows.pop(o).time_s for o in [('waiting', 'for data, from a Slow'),
                                                   ('between', 'the loop: batch to the device, metrics, history')])
     assert table.n_steps == n_steps and {o.calls for o in rows.values()} == {n_steps}
+    assert sum(map(table.share, {o.point for o in table.rows})) == pytest.approx(1)
     assert rest == pytest.approx(0, abs=1e-6)
     assert {k: o.time_s/n_steps for k, o in rows.items()} == pytest.approx(expected)
     # the batch after a validation pass was ready when the clock continued
@@ -92,9 +94,33 @@ def test_it_changes_nothing(hooks, tmp_path):
 def skip_some(learn):
     if learn.training and learn.state.batch_idx == 2: raise CancelStep
 
-def test_a_trace_that_did_not_begin(tmp_path, capsys):
-    make_learner(hooks=[Profile(3, 1, tmp_path/'trace.json.gz', n_traced=1)]).fit(1)
-    with gzip.open(tmp_path/'trace.json.gz') as f: assert json.load(f)['traceEvents']
-    assert not capsys.readouterr().out
-    make_learner(hooks=[Profile(3, 9, tmp_path/'none.json')]).fit(1)
+def test_the_trace(tmp_path, capsys):
+    "Of two steps after the measured ones and one more, by name; the table waits for none of it"
+    make_learner(hooks=[profile := Profile(3, 1, tmp_path/'new'/'trace.json.gz', n_traced=2)]).fit(2)
+    with gzip.open(tmp_path/'new'/'trace.json.gz') as f: names = [o.get('name') for o in json.load(f)['traceEvents']]
+    for o in 'forward and loss', 'backward', 'optimizer': assert names.count(o) == 2
+    assert profile.table.n_steps == 3 and not capsys.readouterr().out
+    make_learner(hooks=[Profile(3, 1, tmp_path/'none.json')]).fit(1)
     assert 'no trace' in capsys.readouterr().out and not (tmp_path/'none.json').exists()
+
+def test_a_step_of_the_users_own_fires_after_pred_outside(clock):
+    "What listens to it is no part of the step"
+    def step(batch, learn):
+        clock.spend(100)
+        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
+    hooks = [profile := Profile(3, 0), LambdaHook(name='busy', after_pred=lambda learn: clock.spend(7))]
+    make_learner(train_step=step, hooks=hooks).fit(1)
+    rows = {o.what: o.time_s/3 for o in profile.table.rows}
+    assert (rows['forward and loss'], rows['busy']) == (100, 7)
+
+def test_it_waits_for_an_accelerator(monkeypatch):
+    "At both ends of each measured step"
+    waits = []
+    module = SimpleNamespace(synchronize=lambda: waits.append(1))
+    monkeypatch.setattr(torch, 'get_device_module', lambda device: module)
+    learn = make_learner(hooks=[Profile(2, 1)])
+    learn.device = SimpleNamespace(type='cuda')
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr('trainer_nb.loop.fit.to_device', lambda batch, device: batch)
+        learn.fit(1)
+    assert len(waits) >= 2*4*2

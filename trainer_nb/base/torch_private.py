@@ -4,16 +4,15 @@
 
 # %% auto #0
 __all__ = ['ONLY_PUBLIC', 'foreach', 'opt_step', 'backward', 'kept_iterator', 'forget_iterator', 'end_processes', 'set_indices',
-           'workers_end', 'mark_stepped', 'n_writes', 'can_replace_calls', 'replace_call', 'own_call',
-           'compile_options']
+           'workers_end', 'mark_stepped', 'n_writes']
 
 # %% ../../nbs/base/04_torch_private.ipynb #c84b7b82
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import graph
 from torch.optim import Optimizer, optimizer as around
 from torch.overrides import has_torch_function_unary
@@ -93,20 +92,3 @@ def mark_stepped(opt: Optimizer) -> None:
 def n_writes(t: Tensor) -> int:
     "Count the operations that wrote to a tensor's memory"
     return t._version
-
-# %% ../../nbs/base/04_torch_private.ipynb #58e331da
-def can_replace_calls() -> bool: return not ONLY_PUBLIC
-
-def replace_call(m: nn.Module, f: Callable | None) -> Callable | None:
-    "Replace the call of a module; return what ran before. None: the module's own call"
-    old, m._compiled_call_impl = m._compiled_call_impl, f
-    return old
-
-def own_call(m: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    "Call a module whose call is replaced: its forward and its hooks"
-    return m._call_impl(*args, **kwargs)
-
-def compile_options(mode: str | None) -> dict[str, Any]:
-    "Translate a mode of `torch.compile` for inductor, with the random numbers of eager code"
-    if mode and ONLY_PUBLIC: return {'mode': mode}
-    return {'options': {**(torch._inductor.list_mode_options(mode) if mode else {}), 'fallback_random': True}}

@@ -6,6 +6,5 @@ from .nan_guard import NaNGuard
 from .freeze import Freeze, FreezeBN, Unfreeze
 from .schedule import OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, warmup
 from .lr_scheduler import LRScheduler
-from .compile import Compile
-from .profile import Profile
+from .speed import Compile, Profile
 from .activations import Activations

@@ -1,11 +1,11 @@
 """The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
 from .hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, GoBack, Hook, HookOrderError,
-    LambdaHook, MainProcessHook, as_hooks, points
+    LambdaHook, MainProcessHook, as_hooks, is_custom, points
 )
 from .hook_table import HookTable, as_markdown
 from .steps import (
-    as_step, ignored_id, is_sum, loss_option, loss_weight, maker_of, needed_names, stack_scalars
+    as_step, ignored_id, is_sum, loss_option, loss_weight, maker_of, needed_names, stack_scalars, unpack
 )
 from .metrics import Metric, accuracy, as_metrics, as_scores, check_monitored, is_skipped, rank
 from .history import HISTORY_KINDS, History

@@ -104,7 +104,7 @@ class Phase:
         self.pass_ = pass_          # resumable; None: a phase that runs no batches
         self.at = {}                # event → calls of hooks
         self.do = {}                # 'do_step' ... → the step within its hooks; 'step': the user's or the library's
-                                    # own, a function of the batch
+                                    # own, a function of the batch; `model_for` may put another one in its place
         self.lr_names = []          # columns of learning rates
         self.recorded = {}          # by `learn.record` for this batch: name → (value, has a mean)
         self.n = self.total = 0     # samples of the batch: on this rank, on all ranks; as the loader tells, until the
@@ -158,13 +158,14 @@ class Phase:
         "Choose the model, and bind what the loop calls"
         learn = self.learn
         calls, self.model, self.loss_fn = learn.calls, learn.own_model, learn.own_loss_fn
-        for hook in calls.hooks:
-            self.model = hook.model_for(learn, self.model)
-            self.loss_fn = hook.loss_for(learn, self.loss_fn)
         self.at = calls.at
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
         self.do['step'], is_own = learn.step_of(self.training)
-        self.is_default, self.default = not is_own, DefaultResult(self.loss_fn)
+        self.is_default = not is_own
+        for hook in calls.hooks:
+            self.model = hook.model_for(learn, self.model)
+            self.loss_fn = hook.loss_for(learn, self.loss_fn)
+        self.default = DefaultResult(self.loss_fn)
 
     def place(self) -> str:
         "Say in words where it is"

@@ -106,7 +106,7 @@ def _divides(loss_fn):
 
 def _divisor(targ, ignored, weight):    # number or 0-d tensor
     "What torch's `cross_entropy` or `nll_loss` divides a mean by: weights of targets that count"
-    if weight is None and on_host(targ) and not torch.compiler.is_compiling():
+    if weight is None and on_host(targ):
         if targ.ndim != 1 or targ.numel() > 128: return torch.count_nonzero(targ != ignored).item()
         ids = targ.tolist()         # of a few, Python counts faster
         return len(ids) - ids.count(ignored)
@@ -134,10 +134,11 @@ class DefaultResult:
     def __init__(self, loss_fn: Callable | None):
         self.loss_fn, self.ignored, self.divides = loss_fn, ignored_id(loss_fn), _divides(loss_fn)
 
-    def __call__(self, pred: object, targ: object, named: dict | None) -> dict:
-        "Return loss, prediction and target, and the entries of batches and outputs with names"
+    def __call__(self, pred: object, targ: object, named: dict | None, loss: Tensor | None = None) -> dict:
+        "Return loss, which may be known, prediction and target, and the entries of batches and outputs with names"
         loss_fn = self.loss_fn
-        res = {'loss': _own_loss(pred) if loss_fn is None else loss_fn(pred, targ), 'pred': pred, 'targ': targ}
+        if loss is None: loss = _own_loss(pred) if loss_fn is None else loss_fn(pred, targ)
+        res = {'loss': loss, 'pred': pred, 'targ': targ}
         if self.ignored != -100: res['ignored'] = self.ignored
         if self.divides:
             labels = targ if loss_fn is not None else (named or {}).get('labels')
