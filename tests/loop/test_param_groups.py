@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 
 from common import make_learner, plain_loop, problem, same, weights
-from trainer_nb.all import OneCycle, ParamGroups, Unfreeze, set_seed
+from trainer_nb.all import Freeze, OneCycle, ParamGroups, set_seed
 from trainer_nb.draw import Plot
 
 
@@ -65,7 +65,7 @@ def test_unfreezing_is_that_by_hand():
     x, y = problem()
     set_seed(0)
     learn = make_learner(model, train_dl=(x, y), bs=8, optim=torch.optim.SGD, lr=.1,
-                         hooks=[Unfreeze({1: 'body.3', 3: ('body.0', 'body.1')})])
+                         hooks=[Freeze('body.3', until=1), Freeze('body.0', 'body.1', until=3)])
     learn.fit(2)
     learn.fit(2)        # epochs go on
     set_seed(0)
