@@ -80,8 +80,8 @@ TERMS = _listed({   # page, or page#section → terms
                        'dry run',
     'features/01_gradients': 'gradient accumulation, gradient clipping, exploding gradients, grad norm',
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
-    'features/02_weights': 'exponential moving average, weight averaging, freeze layers, unfreeze, freeze and unfreeze, '
-                           'BatchNorm',
+    'features/02_weights': 'exponential moving average, weight averaging, freeze layers, unfreeze, '
+                           'freeze and unfreeze, BatchNorm',
     'features/06_schedule': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
     'features/07_compile': 'torch.compile',
     'features/08_profile': 'profiler, profiling',
