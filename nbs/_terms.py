@@ -80,8 +80,8 @@ TERMS = _listed({   # page, or page#section → terms
                        'dry run',
     'features/01_gradients': 'gradient accumulation, gradient clipping, exploding gradients, grad norm',
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
-    'features/03_ema': 'exponential moving average, weight averaging',
-    'features/05_freeze': 'freeze layers, unfreeze, freeze and unfreeze, BatchNorm',
+    'features/02_weights': 'exponential moving average, weight averaging, freeze layers, unfreeze, '
+                           'freeze and unfreeze, BatchNorm',
     'features/06_schedule': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
     'features/04_speed': 'torch.compile, profiler, profiling',
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',

@@ -23,7 +23,7 @@ from trainer_nb.loop import (
 )
 from trainer_nb.features import (
     AMP, EMA, SWA, Activations, Compile, Freeze, FreezeBN, GradAccum, GradClip, GradNorm,
-    LRScheduler, NaNGuard, OneCycle, Profile, Schedule, Unfreeze,
+    LRScheduler, NaNGuard, OneCycle, Profile, Schedule,
     WarmupCosine, combine, cosine, exponential, linear, warmup
 )
 from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
@@ -49,7 +49,7 @@ __all__ = [
     'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
     'TrainingInterrupted', 'accuracy',
     'AMP', 'EMA', 'SWA', 'Activations', 'Compile', 'Freeze', 'FreezeBN', 'GradAccum', 'GradClip',
-    'GradNorm', 'NaNGuard', 'Profile', 'Unfreeze',
+    'GradNorm', 'NaNGuard', 'Profile',
     'LRScheduler', 'OneCycle', 'Schedule', 'WarmupCosine',
     'combine', 'cosine', 'exponential', 'linear', 'warmup',
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',

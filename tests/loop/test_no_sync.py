@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
-from trainer_nb.features.ema import EMA
+from trainer_nb.features.weights import EMA
 from trainer_nb.loop import steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook

@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 
 from common import make_learner, plain_loop, problem, same, weights
-from trainer_nb.all import OneCycle, ParamGroups, Unfreeze, set_seed
+from trainer_nb.all import Freeze, LambdaHook, OneCycle, ParamGroups, set_seed
 from trainer_nb.draw import Plot
 
 
@@ -65,7 +65,7 @@ def test_unfreezing_is_that_by_hand():
     x, y = problem()
     set_seed(0)
     learn = make_learner(model, train_dl=(x, y), bs=8, optim=torch.optim.SGD, lr=.1,
-                         hooks=[Unfreeze({1: 'body.3', 3: ('body.0', 'body.1')})])
+                         hooks=[Freeze('body.3', until=1), Freeze('body.0', 'body.1', until=3)])
     learn.fit(2)
     learn.fit(2)        # epochs go on
     set_seed(0)
@@ -75,6 +75,24 @@ def test_unfreezing_is_that_by_hand():
         return [(x[i], y[i]) for i in torch.randperm(len(x)).split(8)]
     plain_loop(twin, torch.optim.SGD(twin.parameters(), lr=.1), data, 4)
     assert same(weights(model), weights(twin)) and all(p.requires_grad for p in model.parameters())
+
+def test_a_resumed_run_unfreezes(tmp_path):
+    "A checkpoint has parameters frozen that train later; where two hooks name one, both have to let it go"
+    def made():
+        set_seed(0)
+        return make_learner(Net(), train_dl=problem(), bs=8, optim=torch.optim.SGD, lr=.1,
+                            hooks=[Freeze('body', until=2), Freeze('body.3', until=1), Freeze('body.1', until=3)])
+    def look(learn):
+        stages.append({k.rpartition('.')[0] for k, p in learn.model.named_parameters() if p.requires_grad})
+        if len(stages) == 2: learn.request(lambda learn: learn.save(tmp_path/'a.pt'))
+    stages, whole, again = [], made(), made()
+    whole.fit(4, hooks=LambdaHook(after_step=look))
+    again.load(tmp_path/'a.pt')
+    assert not again.model.body[0].weight.requires_grad
+    again.resume()
+    assert same(weights(whole.model), weights(again.model)) and all(p.requires_grad for p in again.model.parameters())
+    most = {'head', 'body.0', 'body.3', 'body.4'}
+    assert stages[::3] == [{'head'}, {'head'}, most, {*most, 'body.1'}]
 
 def test_a_maximum_is_that_of_the_largest_group_or_by_group():
     def rates(lr_max, lrs={'body': 1e-4, 'head': 1e-2}, optim=None):        # noqa: B006

@@ -108,12 +108,10 @@ def plain(c):  # dict
     base = [g['lr'] for g in opt.param_groups]
     starts = {0} if c['bound'] == 'steps' else {sum(c['bound'][:i]) for i in range(len(c['bound']))}
     average, n_averaged = deepcopy(model).eval() if c['ema'] else None, 0
-    # its parameters are trained, too
-    averaged_loss = deepcopy(loss_fn).eval() if c['ema'] and c['loss'] == 'parameter' else None
     losses, valids, lrs, n_done = [], [], [], 0
     n_epochs, end = (10**6, n_steps(c)) if c['bound'] == 'steps' else (sum(c['bound']), None)
 
-    def forward(model, xb, yb, loss_fn=loss_fn):
+    def forward(model, xb, yb):
         with torch.autocast('cpu', torch.bfloat16) if c['amp'] else nullcontext():
             loss = loss_fn(model(xb), yb)
             return loss + .01*sum(p.square().sum() for p in model.parameters()) if c['own_step'] else loss
@@ -163,17 +161,16 @@ def plain(c):  # dict
                 decay = min(.9, (1 + n_averaged)/(10 + n_averaged))
                 n_averaged += 1
                 with torch.no_grad():
-                    for pair in [(average, model)] + [(averaged_loss, loss_fn)]*(averaged_loss is not None):
-                        for a, b in zip(*([*o.parameters(), *o.buffers()] for o in pair)):
-                            if a.is_floating_point(): a.lerp_(b, 1 - decay)
-                            else: a.copy_(b)
+                    for a, b in zip(*([*o.parameters(), *o.buffers()] for o in (average, model))):
+                        if a.is_floating_point(): a.lerp_(b, 1 - decay)
+                        else: a.copy_(b)
             if make_sched and every == 'step': sched.step()
             if n_done == end: break
         if valid:
             modes = [(m, m.training) for o in owners for m in o.modules()]
             for o in owners: o.eval()
             with torch.no_grad():
-                values = [(forward(average or model, xb, yb, averaged_loss or loss_fn).double().item(), len(xb))
+                values = [(forward(average or model, xb, yb).double().item(), len(xb))
                           for xb, yb in valid]
             valids.append(sum(v*n for v, n in values)/sum(n for _, n in values))
             for m, training in modes: m.training = training

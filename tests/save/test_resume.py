@@ -19,7 +19,7 @@ from test_metrics import Detection, MulticlassF1Score, as_array, both, recalls
 from test_modes import Student
 from trainer_nb.all import (AMP, EMA, SWA, Activations, Checkpoint, EarlyStopping, Freeze, FreezeBN, GradAccum,
                             GradClip, GradNorm, LambdaHook, LRScheduler, Metric, NaNGuard, OneCycle, ParamGroups,
-                            Schedule, SeededLoader, TensorLoader, Unfreeze, WarmupCosine, accuracy, linear)
+                            Schedule, SeededLoader, TensorLoader, WarmupCosine, accuracy, linear)
 
 
 class Estimate:
@@ -73,7 +73,7 @@ HOOKS = {
     'average': lambda: EMA(.9), 'late average': lambda: SWA(4), 'guard': NaNGuard, 'bfloat16': AMP,
     'float16': lambda: AMP('fp16', lambda device: torch.amp.GradScaler(device, init_scale=2.**16, growth_interval=2)),
     'patience': lambda: EarlyStopping(2, monitor='train_loss'), 'activations': lambda: Activations(every=2),
-    'frozen': lambda: Freeze('0'), 'statistics': FreezeBN, 'unfreeze': lambda: Unfreeze({1: '0'}),
+    'frozen': lambda: Freeze('0'), 'statistics': FreezeBN, 'unfreeze': lambda: Freeze('0', until=1, in_eval=True),
     'record': lambda: LambdaHook(after_loss=lambda learn: learn.training
                                  and learn.record('mine', learn.loss*learn.state.batch_idx), name='Record')}
 RATES = {

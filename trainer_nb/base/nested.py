@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['BATCH_NORMS', 'open_nesting', 'map_tensors', 'tensors_in', 'to_device', 'common_device', 'sample_counts',
            'batch_size', 'divide_batch', 'merge_batches', 'has_accelerator', 'default_device', 'local', 'entries',
-           'layers', 'hashes', 'batch_code']
+           'layers', 'copied', 'hashes', 'batch_code']
 
 # %% ../../nbs/base/01_nested.ipynb #4b3eeac1
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from hashlib import shake_128
@@ -184,6 +185,12 @@ def layers(*words: str) -> tuple[type, ...]:
     return tuple(o for name, o in vars(nn).items() if any(word in name for word in words))
 
 BATCH_NORMS = layers('BatchNorm')
+
+# %% ../../nbs/base/01_nested.ipynb #9425dbf3
+def copied(module: nn.Module) -> nn.Module:
+    "Copy a module; tensors in its attributes that have a graph are copied without it"
+    made = (t for m in module.modules() for t in tensors_in(vars(m)) if t.grad_fn is not None)
+    return deepcopy(module, {id(t): t.detach().clone() for t in made})
 
 # %% ../../nbs/base/01_nested.ipynb #5f33c908
 _ROW = 2**16

@@ -92,7 +92,7 @@ class Phase:
     learn = None            # the learner, while it is open
     below = None            # the `Phase` in which it was opened
     sums = None             # `Accumulator` of its losses and metrics
-    model = loss_fn = None  # that the steps call, as hooks chose them
+    model = loss_fn = None  # that the steps call; hooks chose the model
     is_default = False      # the step is the library's own
     default = None          # `DefaultResult` that makes its result
     of_set = ''             # name of the validation set that the batch is of
@@ -162,10 +162,8 @@ class Phase:
         self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
         self.do['step'], is_own = learn.step_of(self.training)
         self.is_default = not is_own
-        for hook in calls.hooks:
-            self.model = hook.model_for(learn, self.model)
-            self.loss_fn = hook.loss_for(learn, self.loss_fn)
         self.default = DefaultResult(self.loss_fn)
+        for hook in calls.hooks: self.model = hook.model_for(learn, self.model)
 
     def place(self) -> str:
         "Say in words where it is"

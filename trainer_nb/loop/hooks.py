@@ -116,10 +116,6 @@ class Hook:
         "Return the model of the pass that opens, in a fit or outside: an average, a wrapped or compiled one"
         return model
 
-    def loss_for(self, learn: Any, loss_fn: Callable | None) -> Callable | None:
-        "Return the loss function of the pass that opens"
-        return loss_fn
-
     def state_dict(self) -> dict:
         "Return the state that a checkpoint saves"
         return {k: getattr(self, k) for k in (o.removesuffix('?') for o in self.state_kinds)}

@@ -457,14 +457,13 @@ class Learner:
 
     @property
     def loss_fn(self) -> Callable | None:
-        "The loss function, or None; while a pass is open, the one that hooks chose for it"
-        return self.own_loss_fn if self.phase.below is None else self.phase.loss_fn
+        "The loss function, or None"
+        return self.own_loss_fn
 
     @loss_fn.setter
     def loss_fn(self, loss_fn: Callable | None) -> None:
         if self.phase.below is not None: raise RuntimeError(
-            'learn.loss_fn cannot be set while a pass is open: set it in after_epoch, or let a hook choose it, '
-            'def loss_for(self, learn, loss_fn): return ...')
+            'learn.loss_fn cannot be set while a pass is open: set it in after_epoch')
         self.own_loss_fn = loss_fn
 
     @property

@@ -48,7 +48,7 @@ def _copy_weights(learn):
 def _load_weights(learn, weights, buffers, average):
     for o, state, rest in zip(trained(learn), weights, buffers):
         load_module_state(o, {'state': state, 'buffers': rest})
-    if average is not None: learn.ema.set_average(average)
+    if average is not None: learn.ema.load_state_dict(average)
 
 # %% ../../nbs/save/05_early_stopping.ipynb #35933316
 def has_column(who: str, monitor: str, row: dict) -> bool:

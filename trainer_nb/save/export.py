@@ -9,7 +9,6 @@ __all__ = ['plain_config', 'export', 'load_model', 'exported_parts']
 import json
 from argparse import Namespace
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
 from trainer_nb.base import (
-    check_kinds, library_versions, listed, map_tensors, needed, open_file, read_file, replacing, to_device
+    check_kinds, copied, library_versions, listed, map_tensors, needed, open_file, read_file, replacing, to_device
 )
 from ..data import Images, Table, Texts
 from ..loop import Learner, class_names, maker_of, needed_names
@@ -49,7 +48,7 @@ def _program(model, args, kwargs, dynamic):
     args, kwargs = map_tensors(twice, (args, kwargs))
     for t in (*args, *kwargs.values()): shapes[t] = {0: batch}
     try:
-        host = deepcopy(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
+        host = copied(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
         with torch.no_grad():
             return torch.export.export(host, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:

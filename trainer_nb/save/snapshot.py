@@ -204,4 +204,4 @@ def restore_weights(learn: Learner, state: dict[str, Any]) -> None:
         f'validation used {averages[0] if averages else "no average"} there and '
         f'{key or "no average"} here: give the learner the same hook')
     for name, m in modules.items(): load_module_state(m, state['modules'][name])
-    if ema is not None: ema.set_average(there[key])
+    if ema is not None: ema.load_state_dict(there[key])

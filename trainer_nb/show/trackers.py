@@ -10,7 +10,6 @@ import re, warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from io import StringIO
 from itertools import chain
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..base import needed
+from ..base import copied, needed
 from ..loop import Learner
 from .loggers import Logger
 
@@ -69,7 +68,7 @@ class _ByPlace(nn.Module):
 def _add_graph(writer, model, args, kwargs):
     "Write the graph of a model; the model and the random numbers stay as they are"
     try:
-        model = deepcopy(model)
+        model = copied(model)
         if kwargs: model = _ByPlace(model, list(kwargs))
         with torch.random.fork_rng(), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter('ignore')
