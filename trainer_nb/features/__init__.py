@@ -4,8 +4,7 @@ from .amp import AMP
 from .ema import EMA, SWA
 from .nan_guard import NaNGuard
 from .freeze import Freeze, FreezeBN, Unfreeze
-from .schedule import OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, warmup
-from .lr_scheduler import LRScheduler
+from .schedules import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, warmup
 from .compile import Compile
 from .profile import Profile
 from .activations import Activations
