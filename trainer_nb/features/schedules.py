@@ -6,13 +6,13 @@
 __all__ = ['linear', 'cosine', 'exponential', 'combine', 'warmup', 'Curves', 'LRScheduler', 'Schedule', 'OneCycle',
            'WarmupCosine', 'fit_one_cycle', 'Preview', 'plot_schedule']
 
-# %% ../../nbs/features/03_schedules.ipynb #ca87afa5
+# %% ../../nbs/features/03_schedules.ipynb #342f3f09
 import math, warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, cycle
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,9 +23,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..base import folded
 from ..data import length
-from ..draw import COLORS, Chart, Envelope, Line, Panel, limits
-from ..loop import RESUMABLE, History, Hook, Learner, Plan, as_count, as_hooks, as_rate, as_step
-from ..loop import check_monitored, check_names, is_skipped, lr_names, set_lr, set_option
+from ..draw import COLORS, Chart, Line, Panel, evenly, limits
+from trainer_nb.loop import (
+    RESUMABLE, History, Hook, Learner, Plan, as_count, as_hooks, as_rate, as_step, check_monitored, check_names,
+    is_skipped, lr_names, set_lr, set_option
+)
 
 # %% ../../nbs/features/03_schedules.ipynb #42fddee8
 def linear(
@@ -68,12 +70,13 @@ def warmup(
     "Rise in a straight line to the start of a curve, then follow it; raises ValueError"
     return combine([share, 1 - share], [linear(start*curve(0.), curve(0.)), curve])
 
-# %% ../../nbs/features/03_schedules.ipynb #1c2f1841
+# %% ../../nbs/features/03_schedules.ipynb #1649ae05
 def _value(what, curve, pos, most):
     "Return the value of a curve at a position; raises ValueError"
     value = curve(pos)
     if not isinstance(value, bool) and 0 <= value <= most and value < math.inf: return value
-    raise ValueError(f'the {what} is {value} at position {pos:.4g} of the schedule: expected a number from 0 to {most}')
+    raise ValueError(
+        f'the {what} is {value} at position {pos:.4g} of the schedule: expected a number from 0 to {most}')
 
 def _values(group):
     "Copy a param group without its parameters"
@@ -88,16 +91,15 @@ class Curves:
         momentum: Callable | None = None,   # position → momentum, or first of `betas`, in [0, 1], where there is one
     ):
         self.opt, self.n, self.lr, self.momentum = opt, n, lr, momentum
-        self.tops = []      # rates of the groups at factor 1
+        self.tops = [_values(g)['lr'] for g in opt.param_groups]    # rates of the groups at factor 1
         self.set(0)
 
     def set(self,
         n_done: int,    # steps that are done
     ) -> None:
-        "Set the values for the next step; a group that was added since is taken in, with its rate at factor 1"
+        "Set the values for the next step"
         self.n_done, groups = n_done, self.opt.param_groups
         pos = min(n_done/max(self.n - 1, 1), 1.)
-        self.tops += [_values(g)['lr'] for g in groups[len(self.tops):]]
         if self.lr is not None:
             factor = _value('factor of the learning rate', self.lr, pos, math.inf)
             for g, top in zip(groups, self.tops): set_option(g, 'lr', top*factor)
@@ -111,7 +113,7 @@ class Curves:
     def state_dict(self) -> dict: return {'n_done': self.n_done}
     def load_state_dict(self, state: dict) -> None: self.set(**state)
 
-# %% ../../nbs/features/03_schedules.ipynb #2970b61a
+# %% ../../nbs/features/03_schedules.ipynb #e754724f
 class _StandIn(Optimizer):
     "Param groups, without steps"
     def __init__(self, groups, defaults): self.param_groups, self.defaults, self.state = groups, defaults, {}
@@ -122,43 +124,25 @@ def _ratio(new, old):
     if isinstance(new, Tensor): return torch.where((new != 0) & (old != 0), new/old, 1.)
     return new/old if new and old else 1.
 
-def _seen(groups): return [{'held': _values(g), 'factor': 1.} for g in groups]
-
 class _Following:
     "An optimizer that follows a stand-in, whose rates an engine sets"
     opt = engine = None     # until the fit begins, or continues
-    def __init__(self, groups, n=None, engine=None):
-        self.groups = groups    # of the stand-in; 'held': the values of the optimizer's when they were first seen,
+    def __init__(self, groups, engine=None):
+        self.groups = groups    # of the stand-in; 'held': the values of the optimizer's at the fit's start,
                                 # 'factor': by which others have changed the rate of the engine
-        self.n = n or len(groups)   # groups for which the engine is made; others were added later
         self.state = engine     # state of the engine in a checkpoint
 
     def start(self, opt, make):
         "Make the engine by `make(stand-in)`, and set the first rates; or continue, where they are set already"
-        saved, self.groups = self.groups, []
-        self.opt, self.twin = opt, _StandIn(self.groups, opt.defaults)
-        self.add(saved[:self.n])
+        saved, self.opt, self.groups = self.groups, opt, []
+        for g, old in zip(opt.param_groups, saved):
+            self.groups.append({**_values(old['held']), 'params': g['params'], 'held': old['held'], 'factor': 1.})
+        self.twin = _StandIn(self.groups, opt.defaults)
         def begin(): self.engine = make(self.twin)
         if self.state is None: return self.act(begin)
         begin()
-        if added := saved[self.n:]:
-            self.add(added)
-            self.engine.step()
         for g, old in zip(self.groups, saved): g.update(_values(old))
         self.act(self.engine.load_state_dict, self.state)
-
-    def add(self, groups):
-        for g, own in zip(groups, self.opt.param_groups[len(self.groups):]):
-            self.groups.append({**_values(g['held']), 'params': own['params'], 'held': g['held'], 'factor': 1.})
-
-    def grow(self):
-        "Take in groups that were added to the optimizer; raises ValueError"
-        new = _seen(self.opt.param_groups[len(self.groups):])
-        if new and not isinstance(self.engine, Curves): raise ValueError(
-            f'a param group was added to an optimizer, whose {type(self.engine).__name__} does not know it: add it '
-            'before the fit, frozen at first, or use OneCycle, WarmupCosine or Schedule')
-        self.add(new)
-        if new: self.act(self.engine.set, self.engine.n_done)
 
     def step(self, *value):
         self.twin.step()        # or torch would warn
@@ -183,7 +167,7 @@ class _Following:
 
     def state_dict(self):
         engine = self.engine.state_dict() if self.engine else self.state
-        return {'groups': [*map(_values, self.groups)], 'n': self.n, 'engine': engine}
+        return {'groups': [*map(_values, self.groups)], 'engine': engine}
 
 # %% ../../nbs/features/03_schedules.ipynb #4f4fe4fc
 def _planned(learn, since, unit):
@@ -194,7 +178,7 @@ def _planned(learn, since, unit):
     if unit == 'step': return min(filter(None, (steps, in_epoch and epochs and in_epoch*epochs)), default=None)
     return epochs or in_epoch and math.ceil(steps/in_epoch)
 
-# %% ../../nbs/features/03_schedules.ipynb #a895f914
+# %% ../../nbs/features/03_schedules.ipynb #12b2de72
 class LRScheduler(Hook):
     """Run a torch scheduler, new for each fit and optimizer: `LRScheduler(lambda opt: StepLR(opt, 10))`
 
@@ -230,12 +214,6 @@ class LRScheduler(Hook):
         followers = {name: o.state_dict() for name, o in self.followers.items()}
         return {'since': self.since, 'n': self.n, 'n_done': self.n_done, 'optimizers': followers}
 
-    def optimizers(self, learn: Learner) -> dict[str, Optimizer]:
-        "Return the optimizers to schedule"
-        names = learn.opts if self.opt is None else [self.opt]
-        check_names(self.name, names, learn.opts)
-        return {name: learn.opts[name] for name in names}
-
     def engine(self, learn: Learner, name: str, opt: Optimizer) -> Any:
         "Make the engine of an optimizer, whose stand-in is `opt`"
         n = ()
@@ -262,8 +240,15 @@ class LRScheduler(Hook):
         "Step the engines until they are where the fit is"
         if not learn.training: return
         if not self.is_begun: self._begin(learn)
-        for o in self.followers.values(): o.grow()
-        while self.n_done < self._due(learn): self._step()
+        if any(len(o.opt.param_groups) > len(o.groups) for o in self.followers.values()): raise ValueError(
+            f'{self.name} does not know the param group that was added to the optimizer in this fit: add it before, '
+            'and freeze its parameters until then')
+        due = {'step': learn.state.optimizer_step - self.since[0], 'epoch': learn.state.epoch - self.since[1]}
+        while self.n_done < due.get(self.step, 0): self._step()
+        for name, o in self.followers.items():
+            for column, g in zip(lr_names({name: o.opt}) if isinstance(o.engine, Curves) else (), o.groups):
+                [momentum, *_] = g.get('betas', [g.get('momentum')])
+                if o.engine.momentum and momentum: learn.record('momentum' + column[2:], momentum)
 
     after_step = before_epoch
 
@@ -277,24 +262,24 @@ class LRScheduler(Hook):
     def after_fit(self, learn: Learner) -> None:
         if learn.cancelled in RESUMABLE: return
         n, done = self.n or self.n_done, self.n_done
-        if learn.cancelled != 'error' and (done < .9*n or done > n and self.n_steps is None):
-            lr = float(next(iter(self.optimizers(learn).values())).param_groups[0]['lr'])
-            warnings.warn(f'{self.name}: planned for {n} {self.step}s, the fit took {done} and ended at rate {lr:.3g}: '
-                          f'pass n_steps={done} to a fit of this length', stacklevel=2)
+        is_off = done < .9*n or done > n and self.n_steps is None
+        if is_off and self.is_begun and learn.cancelled != 'error':
+            [o, *_] = self.followers.values()
+            warnings.warn(f'{self.name}: planned for {n} {self.step}s, the fit took {done} and ended at rate '
+                          f'{float(o.opt.param_groups[0]["lr"]):.3g}: pass n_steps={done} to a fit of this length',
+                          stacklevel=2)
         self._restore(learn)
 
     def _begin(self, learn):
         self.since = self.since or (learn.state.optimizer_step, learn.state.epoch)
-        others = [h.followers for h in learn.hooks if isinstance(h, LRScheduler)]
-        for name, opt in self.optimizers(learn).items():
-            there = [o[name].groups for o in others if name in o]       # another schedule has changed the rates already
-            if name not in self.followers: self.followers[name] = _Following([*there, _seen(opt.param_groups)][0])
-            self.followers[name].start(opt, partial(self.engine, learn, name))
+        names = learn.opts if self.opt is None else [self.opt]
+        check_names(self.name, names, learn.opts)
+        for name in names:
+            opt = learn.opts[name]      # whose rates another hook may have changed already
+            hooks = [h for h in learn.hooks if isinstance(h, LRScheduler) and name in h.followers]
+            groups = hooks[0].followers[name].groups if hooks else [{'held': _values(g)} for g in opt.param_groups]
+            self.followers.setdefault(name, _Following(groups)).start(opt, partial(self.engine, learn, name))
         self.is_begun = True
-
-    def _due(self, learn):
-        now = {'step': learn.state.optimizer_step - self.since[0], 'epoch': learn.state.epoch - self.since[1]}
-        return now.get(self.step, self.n_done)
 
     def _step(self, *value):
         self.n_done += 1
@@ -310,7 +295,7 @@ class LRScheduler(Hook):
             if name in learn.opts: o.restore(learn.opts[name])
         self.load_state_dict({})
 
-# %% ../../nbs/features/03_schedules.ipynb #6d3a6756
+# %% ../../nbs/features/03_schedules.ipynb #4daae8ed
 class Schedule(LRScheduler):
     "Set learning rates and momentum by curves over the optimizer steps of one fit"
     def __init__(self,
@@ -326,16 +311,15 @@ class Schedule(LRScheduler):
     ):
         super().__init__(partial(Curves, lr=lr, momentum=momentum), n_steps=n_steps, opt=opt)
         self.lr_max = lr_max
-        rates = [*lr_max.values()] if isinstance(lr_max, Mapping) else [lr_max]
-        for o in rates or [lr_max]:
-            if o is not None and not (o and isinstance(o, Mapping)): as_rate('lr_max', o)
+        if lr_max is not None and not (lr_max and isinstance(lr_max, Mapping)): as_rate('lr_max', lr_max)
 
     def engine(self, learn: Learner, name: str, opt: Optimizer) -> Curves:
         top, self.n = self.lr_max, None     # planned anew where a fit continues
         for h in learn.hooks:
             if h is self or not isinstance(h, LRScheduler) or h.step in ('metric', 'valid'): continue
-            if name in h.optimizers(learn): raise ValueError(
-                f'{self.name} and {h.name} both set the learning rate of {name!r}: remove one, or give each its own opt')
+            if h.opt in (None, name): raise ValueError(
+                f'{self.name} and {h.name} both set the learning rate of {name!r}: remove one, or give each its own '
+                'opt')
         if isinstance(top, Mapping) and '' not in learn.opts:
             check_names('lr_max', top, learn.opts)
             top = top.get(name)
@@ -395,25 +379,23 @@ def fit_one_cycle(learn: Learner,
         one_cycle = OneCycle(lr_max, pct_start=pct_start, div=div, div_final=div_final, moms=moms)
         return learn.fit(n_epochs, hooks=(one_cycle, *as_hooks(hooks)), **kwargs)
 
-# %% ../../nbs/features/03_schedules.ipynb #a7aea85b
+# %% ../../nbs/features/03_schedules.ipynb #b1d4db76
 class Preview:
     "Show what schedules will do, as a chart in Jupyter"
     def __init__(self, steps: dict[str, list[float]]):
-        self.steps = steps      # one value per batch: 'lr', 'lr_1' ... as in `history.steps`, and 'momentum' ... that move
+        self.steps = steps      # like `history.steps`: 'lr', 'lr_1', 'momentum'; one per batch
 
     def chart(self) -> Chart:
         "Chart the learning rates, with momentum below"
         panels, n = [], max(map(len, self.steps.values()))
+        xs = [i + 1 for i in evenly(n, 500)]
         for kind in 'lr', 'momentum':
-            lines, ys = [], []
-            for name, color in zip([o for o in self.steps if o.startswith(kind)], cycle(COLORS)):
-                curve = Envelope(500)
-                curve.extend(self.steps[name])
-                xs, *_, means = curve.curves()
-                lines.append(Line(xs, means, color, name))
-                ys += means
-            place = 64, 24 + 160*len(panels), 480, 130
-            if lines: panels.append(Panel(*place, lines, (1, max(n, 2)), limits(ys), None, n_ticks=4))
+            lines = []
+            for name, v in self.steps.items():
+                color = COLORS[len(lines) % len(COLORS)]
+                if name.startswith(kind): lines.append(Line(xs, [v[x - 1] for x in xs], color, name))
+            place, ylim = (64, 24 + 160*len(panels), 480, 130), limits(sum([o.ys for o in lines], []))
+            if lines: panels.append(Panel(*place, lines, (1, max(n, 2)), ylim, None, n_ticks=4))
         panels[-1].xlabel = 'batch'
         return Chart(566, 34 + 160*len(panels), panels, alt=repr(self))
 
@@ -427,7 +409,7 @@ class Preview:
 
     def _repr_mimebundle_(self, **kwargs): return self.chart().bundle()
 
-# %% ../../nbs/features/03_schedules.ipynb #33f4c082
+# %% ../../nbs/features/03_schedules.ipynb #b1a0a734
 def plot_schedule(learn: Learner,
     n_epochs: int | None = None,        # epochs of the fit, or
     *,
@@ -435,26 +417,25 @@ def plot_schedule(learn: Learner,
     hooks: Hook | Sequence[Hook] = (),  # for the fit, as `fit` takes them: `hooks=[OneCycle(.1)]`
 ) -> Preview:
     "Show what schedules will do in a fit, without training; rates by a metric stay constant"
-    plan, n, steps = Plan(n_epochs, max_steps), length(learn.train_dl), {}
+    plan, n, rows, more = Plan(n_epochs, max_steps), length(learn.train_dl), [], {}
     plan.check()
     if n is None and max_steps is None: raise ValueError('train_dl has no length: pass max_steps')
     with learn.added_hooks(*as_hooks(hooks)):
         found = [copy(h) for h in learn.hooks if isinstance(h, LRScheduler) and h.step in ('step', 'epoch')]
         n_accum = getattr(learn.provider('accumulation'), 'n', learn.state.grad_accum_steps)
+    for h in found: h.load_state_dict({})
     state = replace(learn.state, grad_accum_steps=n_accum)
     plan.begin(state)
-    opts = {name: _StandIn([{**g, **_values(g)} for g in o.param_groups], o.defaults) for name, o in learn.opts.items()}
-    fit = SimpleNamespace(opts=opts, hooks=found, state=state, plan=plan, train_dl=learn.train_dl, training=True)
-    for h in found: h.load_state_dict({})
+    opts = {k: _StandIn([{**g, **_values(g)} for g in o.param_groups], o.defaults) for k, o in learn.opts.items()}
+    fit = SimpleNamespace(opts=opts, hooks=found, state=state, plan=plan, train_dl=learn.train_dl, training=True,
+                          record=more.__setitem__)
+    groups = [g for o in opts.values() for g in o.param_groups]
     while plan.is_ahead(state):
         state.reset_epoch()
         for h in found: h.before_epoch(fit)
         while plan.has_steps(state) and state.batch_idx != n:
-            for name, g in zip(lr_names(opts), sum([o.param_groups for o in opts.values()], [])):
-                [momentum, *_] = g.get('betas', [g.get('momentum', 0.)])
-                steps.setdefault(name, []).append(float(g['lr']))
-                steps.setdefault('momentum' + name[2:], []).append(momentum)
+            rows.append({**{name: float(g['lr']) for name, g in zip(lr_names(opts), groups)}, **more})
             state.increment_batch(1, state.is_grad_accum_boundary(state.batch_idx + 1 == n))
-            for h in found: h.before_epoch(fit)
+            for h in found: h.after_step(fit)
         state.epoch += 1
-    return Preview({k: v for k, v in steps.items() if k[:2] == 'lr' or len({*v}) > 1})
+    return Preview({k: [row[k] for row in rows] for k in rows[0]})
