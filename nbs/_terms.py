@@ -82,7 +82,7 @@ TERMS = _listed({   # page, or page#section → terms
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
     'features/03_ema': 'exponential moving average, weight averaging',
     'features/05_freeze': 'freeze layers, unfreeze, freeze and unfreeze, BatchNorm',
-    'features/06_schedule': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
+    'features/03_schedules': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
     'features/07_compile': 'torch.compile',
     'features/08_profile': 'profiler, profiling',
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
