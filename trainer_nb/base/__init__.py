@@ -10,6 +10,6 @@ from .text import (
     set_rng_state, set_seed, show_error, with_comments
 )
 from .torch_private import (
-    backward, can_replace_calls, compile_options, end_processes, forget_iterator, foreach, kept_iterator, mark_stepped,
+    backward, can_replace_calls, compile_options, end_processes, forget_iterator, foreach, kept_iterator,
     n_writes, opt_step, own_call, replace_call, set_indices, workers_end
 )

@@ -34,7 +34,7 @@ def _find_layers(model, patterns=()):
         found.update(names)
     return {name: m for name, m in res.items() if name in found or not patterns}
 
-# %% ../../nbs/features/05_activations.ipynb #90a9b50c
+# %% ../../nbs/features/05_activations.ipynb #8dfc568a
 _SAMPLE = 2**11     # values of an output that are looked at, at most
 _N_BINS, _EDGE = 81, math.asinh(100.)     # bins, equally wide in asinh; the outermost hold what is beyond ±100
 
@@ -43,30 +43,30 @@ def _described(x, dim):
     others = [i for i in range(x.ndim) if i != dim % x.ndim]
     has_several = others and x.numel() > x.shape[dim]       # values of a unit; else nothing is known
     dead = (x.amax(others) == x.amin(others)).float().mean() if has_several else x.new_tensor(math.nan)
-    step = -(-x.numel()//_SAMPLE)
-    while math.gcd(step, x.numel()) > 1 and step > 1: step += 1     # it visits all units
-    x = x.flatten()[::step].float()
+    at = torch.linspace(0, x.numel() - 1, min(x.numel(), _SAMPLE), device=x.device)
+    x = x.flatten()[at.round().long()].float()
     place = x.asinh().mul(_N_BINS/2/_EDGE).add(_N_BINS/2).clamp(0, _N_BINS - .5).nan_to_num(_N_BINS).long()
     bins = x.new_zeros(_N_BINS + 1).scatter_add(0, place, torch.ones_like(x))[:-1]      # the last one is for nan
     return torch.cat([torch.stack([x.mean(), x.std(correction=0), dead]), bins/x.numel()])
 
-# %% ../../nbs/features/05_activations.ipynb #ee833fe9
+# %% ../../nbs/features/05_activations.ipynb #94ffb042
 def _figure(layers, at, bins):
     "Draw histograms of the outputs over time, a strip for each layer, or for 12 of them"
     shown = sorted({round(i*(len(layers) - 1)/11) for i in range(12)})
     levels = bins.nan_to_num(0.).pow(.4)        # a few values are seen, too
-    reach = (levels.amax((0, 1)).nonzero() - _N_BINS//2).abs().max().item() + 1     # bins on each side of 0
+    edge = ((levels.amax((0, 1)).nonzero() - _N_BINS//2).abs().max().item() + 1)*2*_EDGE/_N_BINS
+    top = 10 if math.asinh(10) < edge else 1
     fig = blank_figure(6, .5*len(shown) + .6, 'constrained')
     axes = fig.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
     for ax, i in zip(axes, shown):
         ax.imshow(levels[:, i].T.tolist(), aspect='auto', origin='lower', extent=(at[0], at[-1] + 1, -_EDGE, _EDGE))
-        ax.set_ylim(-2*_EDGE/_N_BINS*reach, 2*_EDGE/_N_BINS*reach)
-        ax.set_yticks([math.asinh(-1), math.asinh(1)], ['−1', '1'])
+        ax.set_yticks([-math.asinh(top), math.asinh(top)], [-top, top], fontsize=7)
+        ax.set_ylim(-edge, edge)
         ax.set_ylabel(' '.join(layers[i]), rotation=0, ha='right', va='center')
     axes[-1].set_xlabel(f'batch; {len(shown)} of {len(layers)} layers')
     return fig
 
-# %% ../../nbs/features/05_activations.ipynb #a639bbf6
+# %% ../../nbs/features/05_activations.ipynb #4f9143c2
 _MOST = 256      # measurements that are kept
 _NAMES = 'mean', 'deviation', 'dead'
 _NOTHING = {'layers': [], 'at': [], 'thinned': 1, 'rows': torch.empty(0)}
@@ -81,9 +81,8 @@ class Activations(MainProcessHook):
     ):
         self.every = as_count('Activations(every)', every)
         self.patterns = (layers,) if isinstance(layers, str) else tuple(layers)
-        self.modules = {}           # of the fit, that are measured: name → module
-        self.seen = None            # of the batch that is measured: name → row; None: it is not measured
-        self.handles = []           # of its forward hooks
+        self.modules = {}           # that are measured: name → module
+        self.seen, self.handles = None, []  # of the batch that is measured: name → row, or None; its forward hooks
         self.dim = -1               # of the units of the layer that ran last
         self.load_state_dict(_NOTHING)
 
@@ -95,9 +94,8 @@ class Activations(MainProcessHook):
 
     def before_fit(self, learn: Learner) -> None:
         self.modules = _find_layers(learn.own_model, self.patterns)
-        if [*self.modules] != [name for name, _ in self.layers]:       # another model
-            layers = [[name, type(m).__name__] for name, m in self.modules.items()]
-            self.load_state_dict({**_NOTHING, 'layers': layers})
+        layers = [[name, type(m).__name__] for name, m in self.modules.items()]
+        if layers != self.layers: self.load_state_dict({**_NOTHING, 'layers': layers})      # another model
         self.rows = [o.to(learn.device) for o in self.rows]    # a checkpoint's are on the host
         if compiles := learn.provider('compilation'): self._give_up(compiles.name)
 
@@ -106,8 +104,7 @@ class Activations(MainProcessHook):
         self.modules = {}
 
     def before_step(self, learn: Learner) -> None:
-        is_due = learn.training and learn.history.n_steps % (self.every*self.thinned) == 0
-        if not is_due or not self.modules: return
+        if not self.modules or not learn.training or learn.history.n_steps % (self.every*self.thinned): return
         self.seen = {}
         self.handles = [m.register_forward_hook(partial(self._see, name)) for name, m in self.modules.items()]
 
@@ -132,18 +129,15 @@ class Activations(MainProcessHook):
         for o in self.handles: o.remove()
         self.seen, self.handles = None, []
 
-    def after_fit(self, learn: Learner) -> None:
-        self.after_cancel(learn)
-        self.modules = {}
+    after_fit = after_cancel
 
     def state_dict(self) -> dict:
         rows = torch.stack(self.rows) if self.rows else torch.empty(0)
         return {'layers': self.layers, 'at': self.at, 'thinned': self.thinned, 'rows': rows}
 
     def load_state_dict(self, state: dict) -> None:
-        self.layers = state['layers']               # [name, class]
+        self.layers, self.thinned = state['layers'], state['thinned']   # [name, class]; measurements one stands for
         self.at = [*state['at']]                    # batches before each measurement
-        self.thinned = state['thinned']             # measurements that one stands for
         self.rows = [*state['rows'].clone()]        # (layers, 3 + _N_BINS), on the device
 
     def plot(self) -> Any:  # matplotlib `Figure`; raises ValueError if nothing was measured
