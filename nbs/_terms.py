@@ -82,7 +82,7 @@ TERMS = _listed({   # page, or page#section → terms
     'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
     'features/02_weights': 'exponential moving average, weight averaging, freeze layers, unfreeze, '
                            'freeze and unfreeze, BatchNorm',
-    'features/06_schedule': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
+    'features/03_schedules': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
     'features/04_speed': 'torch.compile, profiler, profiling',
     'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
     'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',

@@ -54,7 +54,7 @@ def test_gradients_of_a_checkpoint_follow_their_parameters():
 
 def test_measurements_of_a_checkpoint_are_on_the_device(monkeypatch):
     model, hook = Far(), Activations()
-    hook.layers, hook.rows = [('', 'Far')], [torch.ones(1, 6)]
+    hook.layers, hook.rows = [['', 'Far']], [torch.ones(1, 6)]
     monkeypatch.setattr('trainer_nb.features.activations._find_layers', lambda *_: {'': model})
     hook.before_fit(SimpleNamespace(own_model=model, device=torch.device('cuda', 0),
                                     provider=lambda *_: None))

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from .base import with_comments
-from .features.preview import plot_schedule
-from .features.schedule import fit_one_cycle
+from .features.schedules import fit_one_cycle, plot_schedule
 from .look.batch import show_batch
 from .look.doctor import doctor
 from .look.mistakes import explain

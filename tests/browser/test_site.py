@@ -122,7 +122,7 @@ def test_checks_fold_away(tab):
     def count(where, text):
         return tab.evaluate('([where, text]) => [...document.querySelectorAll(where)].filter('
                             'o => o.textContent.startsWith(text)).length', [where, text])
-    for page in 'start/02_quickstart', 'lessons/01_images', 'features/06_schedule':
+    for page in 'start/02_quickstart', 'lessons/01_images', 'features/03_schedules':
         tab.goto((html/f'{page}.html').as_uri())
         assert count('details.hide:not([open]) p.collapsed', 'Check') and not count('.cell > .cell_input pre', 'assert')
 
@@ -145,7 +145,7 @@ FOUND = {       # what people type → the page that comes first
     'mixed precision': 'features/02_amp', 'fp16': 'features/02_amp', 'loss is nan': 'start/04_faq',
     'out of memory': 'start/04_faq', 'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/10_trackers',
     'gradient accumulation': 'features/01_gradients', 'save model': 'save/04_checkpoint',
-    'scheduler': 'features/06_schedule', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
+    'scheduler': 'features/03_schedules', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
     'transfer learning': 'lessons/07_pretrained', 'fine-tune': 'lessons/07_pretrained',
     'slow': 'tutorials/06_make_it_fast',
     'kernel died': 'howto/10_the_kernel_died', 'f1': 'howto/04_torchmetrics', 'predict': 'loop/14_learner',

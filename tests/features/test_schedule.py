@@ -1,5 +1,5 @@
 "Schedules set their rates at real optimizer steps, and the preview equals what follows"
-import copy, itertools, math
+import copy, itertools, math, warnings
 
 import pytest, torch
 from torch import nn
@@ -8,8 +8,8 @@ from torch.optim import SGD, AdamW, lr_scheduler as S
 from common import batches, make_learner, make_model, stop_when
 from test_lr_find import check_same, snapshot
 from trainer_nb.all import (
-    CancelStep, Checkpoint, GradAccum, LRScheduler, LambdaHook, OneCycle, Schedule, WarmupCosine, exponential,
-    linear
+    CancelEpoch, CancelStep, Checkpoint, GradAccum, LRScheduler, LambdaHook, Metric, OneCycle, Schedule, WarmupCosine,
+    exponential, linear
 )
 from trainer_nb.show.controls import scale_lr
 from trainer_nb.loop.optim import lr_names
@@ -230,6 +230,114 @@ def test_torchs_schedulers_keep_their_plan(tmp_path):
         return make_learner(hooks=[LRScheduler(SCHEDS['CosineAnnealingLR']), *hooks], optim=lambda p: SGD(p, .1))
     new(stop_when(lambda learn: learn.history.n_steps == 7), Checkpoint(tmp_path)).fit(2)
     learn, whole = new(Checkpoint(tmp_path)), new()
-    with pytest.warns(UserWarning, match='has 15 steps; .* keep their plan of 10'): learn.fit(3, resume=True)
+    with pytest.warns(UserWarning, match='planned for 10 steps, the fit took 15'): learn.fit(3, resume=True)
     whole.fit(2)
     assert learn.history.steps['lr'][:10] == pytest.approx(whole.history.steps['lr'])
+
+
+# The end of a schedule is that of its fit
+
+class Wrong:
+    "A loader whose length is wrong"
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __iter__(self): return iter(batches())
+
+@pytest.mark.parametrize('hook, kwargs, says', [
+    (lambda: OneCycle(.1), dict(train_dl=Wrong(3)), 'planned for 9 steps, the fit took 15 and ended at rate 1e-06'),
+    (lambda: WarmupCosine(.1), dict(train_dl=Wrong(8)), 'planned for 24 steps, the fit took 15'),
+    (lambda: LRScheduler(SCHEDS['CosineAnnealingLR']), dict(train_dl=Wrong(3)), 'planned for 9 steps, the fit took 15'),
+    (lambda: OneCycle(.1, n_steps=100), {}, 'planned for 100 steps, the fit took 15'),
+    (lambda: LRScheduler(SCHEDS['StepLR'], 'epoch', n_steps=5), {}, 'planned for 5 epochs, the fit took 3'),
+    (lambda: OneCycle(.1), {}, ''), (lambda: Schedule(linear(.1, 1), n_steps=5), {}, ''),      # a warm-up only
+    (lambda: LRScheduler(SCHEDS['StepLR'], 'epoch'), {}, ''), (lambda: WarmupCosine(n_steps=16), {}, ''),
+    (lambda: LRScheduler(lambda opt: S.StepLR(opt, 2)), dict(train_dl=Wrong(3)), '')])
+def test_a_schedule_that_does_not_end_with_its_fit_warns(hook, kwargs, says):
+    learn = make_learner(hooks=hook(), **kwargs)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learn.fit(3)
+    found = [str(o.message) for o in seen if 'planned for' in str(o.message)]
+    assert len(found) == bool(says) and says in ''.join(found)
+
+def test_a_fit_that_can_be_resumed_does_not_warn():
+    learn = make_learner(hooks=[OneCycle(.1), stop_when(lambda learn: learn.history.n_steps == 4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        learn.fit(2)
+        assert learn.cancelled == 'stop' and learn.lrs() != [.001]
+        learn.resume()
+    assert learn.lrs() == [.001] and learn.history.steps['lr'] == make_learner().plot_schedule(
+        2, hooks=OneCycle(.1)).steps['lr']
+
+@pytest.mark.parametrize('name', ['OneCycle', 'StepLR, epoch'])
+def test_a_param_group_that_is_added_in_a_fit_is_refused(name):
+    "Its rate would not be that of the schedule"
+    def add(learn):
+        if learn.state.epoch == 1: learn.opt.add_param_group({'params': [nn.Parameter(torch.ones(1))]})
+    learn = learner(HOOKS[name](), LambdaHook(before_epoch=add))
+    with pytest.raises(ValueError, match='param group that was added .*: add it before'): learn.fit(3)
+    assert learn.state.optimizer_step == 5 and learn.lrs()[:2] == [.1, .01]
+
+def test_a_step_that_only_another_hook_has_seen_counts():
+    "One that ends the epoch where the batch is done, before the schedule hears of it"
+    def end(learn):
+        if learn.training and learn.state.batch_idx == 3: raise CancelEpoch
+    learn, plain = learner(OneCycle(.3, n_steps=9), LambdaHook(after_step=end)), learner(OneCycle(.3, n_steps=9))
+    for o in learn, plain: o.fit(max_steps=9)
+    assert lrs_of(learn) == lrs_of(plain)
+
+
+# Values
+
+def plateau(opt): return S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5)
+
+def test_each_validation_is_judged():
+    learn = learner(LRScheduler(plateau, 'valid'), valid_dl=batches(seed=2))
+    learn.fit(3, valid_every=2)
+    opt, expected, rows = dummy(), [], iter(learn.history.valid_rows)
+    sched, row = plateau(opt), next(rows)
+    for i in range(15):
+        expected.append(tuple(g['lr'] for g in opt.param_groups))
+        if row and row['step'] == i + 1:
+            sched.step(row['valid_loss'])
+            row = next(rows, None)
+    assert lrs_of(learn) == expected and len({*expected}) == len(learn.history.valid_rows) - 1
+    with pytest.raises(ValueError, match="expected one of .*'metric'"): LRScheduler(plateau, 'valid', 'train_loss')
+
+@pytest.mark.filterwarnings('ignore:.*is nan in epoch')
+@pytest.mark.parametrize('step', ['metric', 'valid'])
+def test_nan_is_not_judged(step):
+    values = [1., math.nan, .1, math.nan, 1., 1.]
+    learn = learner(LRScheduler(plateau, step, 'valid_value'), valid_dl=batches()[:1], metrics=Metric(
+        lambda pred, targ: torch.tensor(values[learn.state.epoch]), name='value'))
+    learn.fit(6)
+    assert learn.history.epochs['lr'] == pytest.approx([.1, .1, .1, .1, .1, .05])
+
+def test_two_schedules_of_an_optimizer_multiply_and_restore():
+    "The second one begins where the first one has changed the rates already"
+    def rises(opt, n=None): return S.LinearLR(opt, .1, 1., 10)
+    learn = learner(LRScheduler(lambda opt: rises(opt)), LRScheduler(SCHEDS['StepLR'], 'epoch'))
+    before = groups_of(learn)
+    preview = learn.plot_schedule(3).steps
+    learn.fit(3)
+    one, other = by_hand(rises, 3), by_hand(SCHEDS['StepLR'], 3, step='epoch')
+    for row, a, b in zip(lrs_of(learn), one, other):
+        assert row == pytest.approx([x*y/top for x, y, top in zip(a, b, (.1, .01))])
+    assert lrs_of(learn) == [*zip(preview['lr'], preview['lr_1'])]
+    clean(learn, before)
+
+def test_a_scheduler_of_another_optimizer_is_refused():
+    learn = learner()
+    with pytest.raises(ValueError, match='StepLR of another optimizer'):
+        learn.fit(1, hooks=LRScheduler(lambda opt: S.StepLR(learn.opt, 1)))
+
+def test_other_options_follow_too_and_are_restored():
+    class Decay(S.LambdaLR):
+        def step(self, *args):
+            super().step(*args)
+            for g in self.optimizer.param_groups: g['weight_decay'] = .01*self.last_epoch
+    learn, seen = make_learner(optim=lambda p: AdamW(p, .1)), []
+    see = LambdaHook(before_step=lambda learn: seen.append(learn.opt.param_groups[0]['weight_decay']))
+    learn.fit(1, hooks=[LRScheduler(lambda opt: Decay(opt, lambda i: 1.)), see])
+    assert seen == pytest.approx([0, .01, .02, .03, .04]) and groups_of(learn)[0]['weight_decay'] == .01

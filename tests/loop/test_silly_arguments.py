@@ -7,7 +7,7 @@ from common import batches, make_learner, problem
 from trainer_nb.all import (Checkpoint, EMA, EarlyStopping, Freeze, GradAccum,
                             GradClip, LRScheduler, LambdaHook, Metric, NaNGuard, OneCycle, Schedule, TensorLoader,
                             WarmupCosine, set_seed)
-from trainer_nb.features.schedule import combine, linear
+from trainer_nb.features.schedules import combine, linear
 
 NAN, INF = math.nan, math.inf
 SILLY = {'None': None, 'nan': NAN, 'inf': INF, '-inf': -INF, 'True': True, "''": '', '-1': -1, '0': 0, '[]': [],

@@ -20,8 +20,8 @@ from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.amp import AMP
 from trainer_nb.features.weights import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip
-from trainer_nb.features.lr_scheduler import LRScheduler
-from trainer_nb.features.schedule import OneCycle
+from trainer_nb.features.schedules import LRScheduler
+from trainer_nb.features.schedules import OneCycle
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.show.output import Budget
 

@@ -10,6 +10,5 @@ from .text import (
     set_rng_state, set_seed, show_error, with_comments
 )
 from .torch_private import (
-    backward, end_processes, forget_iterator, foreach, kept_iterator, mark_stepped, n_writes, opt_step, set_indices,
-    workers_end
+    backward, end_processes, forget_iterator, foreach, kept_iterator, n_writes, opt_step, set_indices, workers_end
 )

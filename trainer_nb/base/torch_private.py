@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ONLY_PUBLIC', 'foreach', 'opt_step', 'backward', 'kept_iterator', 'forget_iterator', 'end_processes', 'set_indices',
-           'workers_end', 'mark_stepped', 'n_writes']
+           'workers_end', 'n_writes']
 
 # %% ../../nbs/base/04_torch_private.ipynb #c84b7b82
 from collections.abc import Iterator
@@ -85,10 +85,6 @@ def workers_end(dl: Any, now: bool = True) -> Iterator[None]:
         if is_kept: held['persistent_workers'] = True
 
 # %% ../../nbs/base/04_torch_private.ipynb #c0db83dd
-def mark_stepped(opt: Optimizer) -> None:
-    "Tell torch's schedulers that an optimizer has stepped"
-    if not ONLY_PUBLIC: opt._opt_called = True
-
 def n_writes(t: Tensor) -> int:
     "Count the operations that wrote to a tensor's memory"
     return t._version

@@ -1,6 +1,6 @@
 """Charts, tables and pictures of values, and the cells that show them. These names are for other wings"""
 from .tables import (
-    ALARM, COLORS, GREY, INK, RAW, SIZE, Rich, blank_figure, html_img, html_table, new_figure,
+    ALARM, COLORS, GREY, RAW, SIZE, Rich, blank_figure, html_img, html_table, new_figure,
     text_table
 )
 from .cells import (

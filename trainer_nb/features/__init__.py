@@ -3,7 +3,6 @@ from .gradients import GradAccum, GradClip, GradNorm
 from .amp import AMP
 from .weights import EMA, SWA, Freeze, FreezeBN
 from .nan_guard import NaNGuard
-from .schedule import OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, warmup
-from .lr_scheduler import LRScheduler
+from .schedules import LRScheduler, OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, warmup
 from .speed import Compile, Profile
 from .activations import Activations

@@ -7,7 +7,7 @@ from .hook_table import HookTable, as_markdown
 from .steps import (
     as_step, ignored_id, is_sum, loss_option, loss_weight, maker_of, needed_names, stack_scalars, unpack
 )
-from .metrics import Metric, accuracy, as_metrics, as_scores, check_monitored, is_skipped, rank
+from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank
 from .history import HISTORY_KINDS, History
 from .optim import (
     ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching,
