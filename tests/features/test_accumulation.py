@@ -134,7 +134,7 @@ def test_two_optimizers_against_a_loop_by_hand(n, every, clip):
             hand.loss('d', d_loss(hand.m, x), len(x), is_last)
             if i % every == 0: hand.loss('g', g_loss(hand.m, x), len(x), is_last)
         hand.close()
-    assert close(learn.model, hand.m) and not learn.get_hook('GradAccum').windows
+    assert close(learn.model, hand.m) and not learn.get_hook('GradAccum').open
 
 def test_a_cancelled_last_batch_leaves_no_gradient_waiting():
     data = cut([4]*6)
@@ -148,7 +148,7 @@ def test_a_cancelled_last_batch_leaves_no_gradient_waiting():
     learn.fit(1)
     rest.fit(1)
     # `g` differs: in `rest`, `d` steps before the last batch's loss of `g`
-    assert same(weights(learn.model.d), weights(rest.model.d)) and not learn.get_hook('GradAccum').windows
+    assert same(weights(learn.model.d), weights(rest.model.d)) and not learn.get_hook('GradAccum').open
     assert learn.state.optimizer_step == rest.state.optimizer_step == 2
     assert learn.opts['g'].state[learn.model.g.weight]['step'] == 2
 

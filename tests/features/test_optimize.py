@@ -212,7 +212,7 @@ def test_the_guard_before_validation_and_at_a_stop():
 @pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), ([*ALL], torch.optim.AdamW)])
 def test_no_value_is_read(names, optim, monkeypatch):
     "Only the guard does, once in a hundred batches"
-    monkeypatch.setattr('trainer_nb.features.nan_guard.perf_counter', lambda: 0.)
+    monkeypatch.setattr('trainer_nb.features.gradients.perf_counter', lambda: 0.)
     allowed = allowed_reads(optim, in_list)
     if 'GradAccum' in names: allowed = Counter({k: n//3 for k, n in allowed.items()})       # the optimizer's own reads
     seen = counted_fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=optim, lr=.01,

@@ -17,7 +17,7 @@ from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, Lamb
 from trainer_nb.show import lr_find
 from trainer_nb.show.lr_curve import RULES, LRCurve, _inner
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.features.amp import AMP
+from trainer_nb.features.gradients import AMP
 from trainer_nb.features.ema import EMA
 from trainer_nb.features.gradients import GradAccum, GradClip
 from trainer_nb.features.lr_scheduler import LRScheduler

@@ -1,8 +1,6 @@
 """Hooks that change how a model is trained. These names are for other wings"""
-from .gradients import GradAccum, GradClip, GradNorm
-from .amp import AMP
+from .gradients import AMP, GradAccum, GradClip, GradNorm, NaNGuard
 from .ema import EMA, SWA
-from .nan_guard import NaNGuard
 from .freeze import Freeze, FreezeBN, Unfreeze
 from .schedule import OneCycle, Schedule, WarmupCosine, combine, cosine, exponential, linear, warmup
 from .lr_scheduler import LRScheduler
