@@ -174,7 +174,7 @@ class AMP(Hook):
     def load_state_dict(self, state: dict) -> None:
         self.scalers, self._states = {}, dict(state['scalers'])
 
-# %% ../../nbs/features/01_gradients.ipynb #3a7d4c6b
+# %% ../../nbs/features/01_gradients.ipynb #80107d81
 class NaNGuard(Hook):
     "Let no step happen once a loss or a gradient is not finite, and raise FloatingPointError, which names it"
     unique, in_dry_run, provides = True, False, ('guard',)
@@ -215,8 +215,9 @@ class NaNGuard(Hook):
         if self.is_read: self.look(learn)
         stepped = nxt() if self.is_read else self._gated(learn.opt, nxt)
         if self.buffers:
-            now = nn.ModuleList(trained(learn)).buffers()
+            now = [*nn.ModuleList(trained(learn)).buffers()]
             self.buffers = [torch.where(self.ok, b.detach(), old) for b, old in zip(now, self.buffers)]
+            foreach('copy_', now, self.buffers)     # an average reads them
         return stepped
 
     def after_step(self, learn: Learner) -> None:
@@ -242,8 +243,7 @@ class NaNGuard(Hook):
         first = learn.world.least(torch.where(values.isfinite(), len(values), places).min())
         self.ok = self.ok & (first == len(values))
         names = [o[:-1] for o in self.losses] + [(self.where, p, 1) for p in moved]
-        new = [p for p in params if p not in opt.state]
-        self.log.append((names, first, learn.state.optimizer_step, opt, new))
+        self.log.append((names, first, learn.state.optimizer_step, opt, [p for p in params if p not in opt.state]))
         self.losses = []
 
     def _gated(self, opt, nxt):
@@ -277,18 +277,18 @@ class NaNGuard(Hook):
             for p in new: opt.state.pop(p, None)
             for p, state in opt.state.items():
                 if isinstance(o := state.get('step'), Tensor) and o.device != p.device: o -= 1
-        (epoch, batch), name, weight = names[first]
+        where, name, weight = names[first]
         if isinstance(name, Tensor):
             found = {p: k for k, p in named_parameters(trained(learn)).items()}
             name = f'the gradient of {found.get(name)}'
-        text = f'{name} is not finite in epoch {epoch}, batch {batch}, after {n} optimizer steps.'
+        text = f'{name} is not finite in epoch {where[0]}, batch {where[1]}, after {n} optimizer steps.'
         if not weight: text += ' That batch is empty: nothing in it counts.'
-        inputs = learn.batch if (epoch, batch) == self.where else ()
+        inputs = learn.batch if where == self.where else ()
         if not isinstance(inputs, Mapping):
             inputs = dict(enumerate(inputs if isinstance(inputs, (list, tuple)) else [inputs]))
         for k, o in inputs.items():
             if not all(t.isfinite().all() for t in tensors_in(o)):
-                text += f' batch[{k!r}], as the step got it in batch {batch}, holds nan or inf, too.'
+                text += f' batch[{k!r}], as the step got it in batch {where[1]}, holds nan or inf, too.'
         raise FloatingPointError(f'{text} Weights, buffers and optimizers are as those {n} steps left them.')
 
     before_valid = after_epoch = look
