@@ -293,7 +293,7 @@ class NaNGuard(Hook):
 
     before_valid = after_epoch = look
 
-# %% ../../nbs/features/01_gradients.ipynb #79b51274
+# %% ../../nbs/features/01_gradients.ipynb #a51345e8
 class GradNorm(Hook):
     "Record the norm of each step's gradients, before clipping, and of its weights"
     unique, ord, runs_before = True, -15, ('GradClip',)
@@ -309,12 +309,12 @@ class GradNorm(Hook):
         if not is_known: self.norms[name] = learn.world.whole(total_norm(gradients(learn.opt)))
         stepped = nxt()
         if is_known: self.norms[name] = clip.norms[name]
-        suffix = f'_{name}' if name else ''
+        suffix = name and f'_{name}'
         learn.record('grad_norm' + suffix, self.norms[name])
         if self.weights: learn.record('weight_norm' + suffix, learn.world.whole(total_norm(parameters(learn.opt))))
         return stepped
 
-# %% ../../nbs/features/01_gradients.ipynb #46dfa2a3
+# %% ../../nbs/features/01_gradients.ipynb #e3e08d71
 class GradClip(Hook):
     "Clip the gradients of each optimizer step, by norm, by the norm of each tensor, or by value"
     unique, ord, provides = True, -10, ('clipping',)
@@ -326,8 +326,8 @@ class GradClip(Hook):
         norm_per_tensor: float | Mapping | None = None,     # > 0: largest 2-norm of each gradient, as
                                                             # TensorFlow's `clip_by_norm`; or by name
     ):
-        given = {'norm': norm, 'value': value, 'norm_per_tensor': norm_per_tensor}
-        given = {k: o for k, o in given.items() if o is not None}
+        self.norm, self.value, self.norm_per_tensor = norm, value, norm_per_tensor
+        given = {k: o for k, o in vars(self).items() if o is not None}
         if len(given) != 1: raise ValueError(
             'GradClip takes either a norm, a value or a norm_per_tensor: '
             'GradClip(1.), GradClip(value=.5) or GradClip(norm_per_tensor=1.)')

@@ -267,7 +267,8 @@ def check_shared(opts: Mapping[str, Optimizer]) -> None:
         for p in parameters(opt):
             if (first := of.setdefault(p, name)) != name: raise ValueError(
                 f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, whose gradient one '
-                'takes from the other: give each parameter to one optimizer, or yield a loss for each, without GradAccum')
+                'takes from the other: give each parameter to one optimizer, or yield a loss for each and leave out '
+                'GradAccum')
 
 # %% ../../nbs/loop/09_optim.ipynb #7181d52a
 def check_untrained(learn: Any) -> None:
