@@ -109,7 +109,7 @@ class GradAccum(Hook):
         "Step the optimizers whose windows are still open at the end of an epoch"
         if learn.training and self.open and learn.is_last_batch: learn.phase.step([*self.open])
 
-# %% ../../nbs/features/01_gradients.ipynb #610760f4
+# %% ../../nbs/features/01_gradients.ipynb #19f782f0
 _DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16, 'fp16': torch.float16, 'float16': torch.float16}
 
 class AMP(Hook):
@@ -169,7 +169,7 @@ class AMP(Hook):
         return bool(stepped)
 
     def state_dict(self) -> dict:
-        return {'scalers': {**self._states, **{name: o.state_dict() for name, o in self.scalers.items()}}}
+        return {'scalers': self._states | {name: o.state_dict() for name, o in self.scalers.items()}}
 
     def load_state_dict(self, state: dict) -> None:
         self.scalers, self._states = {}, dict(state['scalers'])
