@@ -228,6 +228,7 @@ LOADERS = {'on the device': lambda n: batches(n),
 def test_nobody_waits_between_two_updates(key, dl, monkeypatch):
     # the guard looks once a second, too
     monkeypatch.setattr(trainer_nb.features.gradients, 'perf_counter', lambda: 0.)
+    monkeypatch.setattr('trainer_nb.loop.steps.on_host', lambda t: False)
     torch.use_deterministic_algorithms(False)
     model, load = make(), LOADERS[dl]
     learn = learner(model, load(N_TRAIN), load(N_VALID), **FITS[key](model))
