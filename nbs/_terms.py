@@ -79,7 +79,8 @@ TERMS = _listed({   # page, or page#section → terms
     'loop/14_learner': 'predict, inference, predict_step, evaluate, validation, trainer, '
                        'dry run',
     'features/01_gradients': 'gradient accumulation, gradient clipping, exploding gradients, grad norm',
-    'features/02_amp': 'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
+    'features/01_gradients#mixed-precision':
+        'mixed precision, half precision, fp16, bf16, float16, autocast, GradScaler',
     'features/02_weights': 'exponential moving average, weight averaging, freeze layers, unfreeze, '
                            'freeze and unfreeze, BatchNorm',
     'features/03_schedules': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',

@@ -112,6 +112,8 @@ def draw(seed):  # dict
         if c['incident'] == 'validate': c['incident'] = ''
     if c['step'] == 'yields': c['patient'], c['fit'] = False, {**c['fit'], 'keep_best': False}
     if c['spikes'] == 'skip': c['watch'] = False
+    # changed by name: a batch that is cancelled after its backward stays in an open window
+    if c['incident'] == 'cancel step': c['accum'] = 1
     # changed by name: an error in the first batch of all no longer restores the RNG states
     if c['incident'] == 'error': c['at'] = max(c['at'], 2)
     c['n_procs'] = 2 if seed % 3 == 1 else 1

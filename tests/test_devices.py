@@ -5,7 +5,6 @@ import pytest, torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from trainer_nb.all import GradAccum
 from trainer_nb.base import common_device
 from trainer_nb.features.activations import Activations
 from trainer_nb.loop.columns import Columns
@@ -41,16 +40,6 @@ def test_a_column_holds_values_of_both(monkeypatch):
     for value in [*torch.zeros(3), *far(2)]: columns.add({'norm': value}, {}, {})
     columns.fetch('norm')
     assert [(len(o), o.device.type) for o in seen] == [(5, 'cuda')]
-
-def test_gradients_of_a_checkpoint_follow_their_parameters():
-    model, hook = Far(), GradAccum(4)
-    learn = SimpleNamespace(opts={'': torch.optim.SGD(model.parameters(), .1)}, state=SimpleNamespace())
-    hook.load_state_dict({'windows': {'': [2, 2., 5, {0: torch.ones(3, 4), 1: torch.ones(3)}]}})
-    hook.before_fit(learn)
-    window, params = hook.windows[''], list(model.parameters())
-    for p in params: p.grad = torch.ones_like(p)
-    window.join(params, 1.)
-    assert all(on_far(o) for o in window.grads.values())
 
 def test_measurements_of_a_checkpoint_are_on_the_device(monkeypatch):
     model, hook = Far(), Activations()

@@ -15,7 +15,7 @@ os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-import trainer_nb.features.nan_guard
+import trainer_nb.features.gradients
 from common import Share, make_learner, reasons, same, stop_when, weights
 from test_no_sync import counted
 from trainer_nb.all import (
@@ -227,7 +227,8 @@ LOADERS = {'on the device': lambda n: batches(n),
 @pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host')])
 def test_nobody_waits_between_two_updates(key, dl, monkeypatch):
     # the guard looks once a second, too
-    monkeypatch.setattr(trainer_nb.features.nan_guard, 'perf_counter', lambda: 0.)
+    monkeypatch.setattr(trainer_nb.features.gradients, 'perf_counter', lambda: 0.)
+    monkeypatch.setattr('trainer_nb.loop.steps.on_host', lambda t: False)
     torch.use_deterministic_algorithms(False)
     model, load = make(), LOADERS[dl]
     learn = learner(model, load(N_TRAIN), load(N_VALID), **FITS[key](model))

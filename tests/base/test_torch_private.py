@@ -10,10 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from common import batches, make_learner, same, weights
 from trainer_nb.base import torch_private as private
-from trainer_nb.features.amp import AMP
+from trainer_nb.features.gradients import AMP, GradAccum, GradClip, GradNorm, NaNGuard
 from trainer_nb.features.weights import EMA
-from trainer_nb.features.gradients import GradAccum, GradClip, GradNorm
-from trainer_nb.features.nan_guard import NaNGuard
 
 root = Path(__file__).parents[2]
 

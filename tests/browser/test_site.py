@@ -142,7 +142,7 @@ FOUND = {       # what people type → the page that comes first
     'overfitting': 'start/04_faq', 'confusion matrix': 'look/04_confusion', 'csv': 'lessons/02_table',
     'images': 'lessons/01_images', 'resume': 'tutorials/07_never_lose_a_run', 'gpu': 'start/04_faq',
     'learning rate': 'tutorials/04_learning_rates', 'learning rate finder': 'show/04_lr_find',
-    'mixed precision': 'features/02_amp', 'fp16': 'features/02_amp', 'loss is nan': 'start/04_faq',
+    'mixed precision': 'features/01_gradients', 'fp16': 'features/01_gradients', 'loss is nan': 'start/04_faq',
     'out of memory': 'start/04_faq', 'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/10_trackers',
     'gradient accumulation': 'features/01_gradients', 'save model': 'save/04_checkpoint',
     'scheduler': 'features/03_schedules', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',

@@ -7,12 +7,13 @@ from itertools import permutations
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import batches, make_learner, same, stop_when, weights
 from test_average import normed
 from test_accumulation import OPTIMS, SIZES, Pair, close, cut, d_loss, g_loss, model, optimizers, windows
 from test_no_sync import N_TRAIN, N_VALID, allowed_reads, assert_allowed, fit as counted_fit, in_list
-from trainer_nb.all import AMP, EMA, Freeze, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard
+from trainer_nb.all import AMP, CancelStep, EMA, Freeze, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard
 
 class Decay(Hook):
     "A schedule of real steps"
@@ -135,7 +136,6 @@ def test_each_optimizer_has_its_scale():
 
 def test_what_hooks_record_stands_beside_its_batch():
     "Over more batches than are packed together, with cancelled ones, and looks in the middle"
-    from trainer_nb.loop.hooks import CancelStep
     def record_it(learn):
         i = learn.state.batch_idx
         if i % 3 == 0: learn.record('i', float(i))
@@ -159,6 +159,12 @@ OPTS = {'sgd': lambda p: torch.optim.SGD(p, .1), 'momentum': OPTIMS['sgd'],
         'fused': lambda p: torch.optim.Adam(p, .01, fused=True),
         'foreach': lambda p: torch.optim.Adam(p, .01, foreach=True, amsgrad=True)}
 
+@pytest.fixture(params=['cpu', 'device'])
+def where(request, monkeypatch):
+    "The CPU, whose flag is read before each step, or as on a device, which gates the steps"
+    if request.param == 'device': monkeypatch.setattr('trainer_nb.loop.steps.on_host', lambda t: False)
+    return request.param
+
 def spoiler(what, i):
     "A hook that spoils one thing in the training batch after `i` others"
     n = [0]
@@ -169,22 +175,25 @@ def spoiler(what, i):
         if what == 'batch':
             learn.batch = [learn.batch[0].clone(), learn.batch[1]]
             learn.batch[0][1, 2] = math.nan
+        if what == 'empty': learn.batch = [o[:0] for o in learn.batch]
         if what == 'loss': learn.loss = learn.loss*math.inf
         if what == 'gradient': learn.model[2].bias.grad[1] = -math.inf
-    return LambdaHook(**{{'batch': 'before_step', 'loss': 'after_loss', 'gradient': 'after_backward'}[what]: f},
-                      ord=-99)
+    points = {'loss': 'after_loss', 'gradient': 'after_backward'}
+    return LambdaHook(**{points.get(what, 'before_step'): f}, ord=-99)
 
-SAYS = {'batch': r'the loss is not finite in {}.*batch\[0\], .* in batch {}, holds nan',
-        'loss': 'the loss is not finite in {}', 'gradient': 'the gradient of 2.bias is not finite in {}'}
+SAYS = {'batch': 'the loss is not finite in {}', 'loss': 'the loss is not finite in {}',
+        'gradient': 'the gradient of 2.bias is not finite in {}'}
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 @pytest.mark.parametrize('optim', OPTS.values(), ids=OPTS)
-@pytest.mark.parametrize('what, i, every', [('batch', 0, 100), ('loss', 7, 1), ('gradient', 7, 100)])
-def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
+@pytest.mark.parametrize('what, i, every', [('batch', 0, 100), ('batch', 7, 1), ('loss', 7, 1), ('gradient', 7, 100)])
+def test_the_guard_keeps_the_last_good_step(optim, what, i, every, where):
     learn = make_learner(normed(), batches(), optim=optim,
                          hooks=[NaNGuard(every), spoiler(what, i), GradClip(1.), EMA()])
-    says = SAYS[what].format(f'epoch {i//5}, batch {i % 5}, after {i} optimizer steps', i % 5)
-    with pytest.raises(FloatingPointError, match=says): learn.fit(4)
+    says = SAYS[what].format(f'epoch {i//5}, batch {i % 5}, after {i} optimizer steps')
+    with pytest.raises(FloatingPointError, match=says) as e: learn.fit(4)
+    has_batch = what == 'batch' and (where == 'cpu' or every == 1)      # it is still there
+    assert (f'batch[0], as the step got it in batch {i % 5}, holds nan' in str(e.value)) == has_batch
     good = make_learner(normed(), batches(), optim=optim, hooks=[GradClip(1.)])
     if i: good.fit(max_steps=i)
     assert same(weights(learn.model), weights(good.model)) and learn.state.optimizer_step == i
@@ -197,7 +206,7 @@ def test_the_guard_keeps_the_last_good_step(optim, what, i, every):
     assert all(o.isfinite().all() for o in weights(learn.model))
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
-def test_the_guard_before_validation_and_at_a_stop():
+def test_the_guard_before_validation_and_at_a_stop(where):
     for kwargs in dict(valid_dl=batches()), dict():
         seen = []
         hooks = [NaNGuard(), spoiler('loss', 3), LambdaHook(before_valid=lambda learn: seen.append(1)),
@@ -206,13 +215,43 @@ def test_the_guard_before_validation_and_at_a_stop():
             make_learner(normed(), batches(), hooks=hooks, **kwargs).fit(2)
         assert not seen
 
+@pytest.mark.filterwarnings('ignore:.*is nan in epoch')
+@pytest.mark.parametrize('hooks', [(), (GradAccum(3),)], ids=['plain', 'accumulated'])
+def test_an_empty_batch_is_called_empty(hooks, where):
+    "And a batch that a hook leaves out is no failure, also if it is the last one of a window"
+    learn = make_learner(model(), batches(), hooks=[NaNGuard(), spoiler('empty', 3), *hooks])
+    with pytest.raises(FloatingPointError, match='in epoch 0, batch 3.*That batch is empty'): learn.fit(1)
+    def skip(learn):
+        if learn.loss.isnan(): raise CancelStep
+    for point in ['after_loss'] if hooks else ['after_loss', 'after_backward']:     # in a window the gradient stays
+        own = NaNGuard(), spoiler('empty', 4), *hooks, LambdaHook(**{point: skip})
+        make_learner(model(), batches(), hooks=own).fit(1)
+
+def test_the_guard_copies_nothing_on_the_cpu():
+    "No weights, no state: only buffers, which batches change before there is a loss"
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, f, types, args=(), kwargs=None):
+            name = f.overloadpacket.__name__
+            if name in ('clone', 'copy_', '_foreach_copy_', 'where'): self.seen[name] += max(map(torch.numel, filter(
+                torch.is_tensor, args)), default=0)
+            return f(*args, **(kwargs or {}))
+    def copied(*hooks, net=model):
+        learn, mode = make_learner(net(), batches(), optim=OPTIMS['adam'], hooks=hooks), Copies()
+        mode.seen = Counter()
+        with mode: learn.fit(2)
+        return mode.seen
+    n = len(batches())*2
+    assert copied(NaNGuard()) - copied() == Counter(where=copied(NaNGuard())['where'])
+    assert copied(NaNGuard())['where'] <= n*6       # losses and norms
+    assert copied(NaNGuard(), net=normed)['where'] <= n*(8 + 8*2 + 1)
+
 
 # Nothing is read
 
 @pytest.mark.parametrize('names, optim', [(['NaNGuard'], torch.optim.SGD), ([*ALL], torch.optim.AdamW)])
 def test_no_value_is_read(names, optim, monkeypatch):
     "Only the guard does, once in a hundred batches"
-    monkeypatch.setattr('trainer_nb.features.nan_guard.perf_counter', lambda: 0.)
+    monkeypatch.setattr('trainer_nb.features.gradients.perf_counter', lambda: 0.)
     allowed = allowed_reads(optim, in_list)
     if 'GradAccum' in names: allowed = Counter({k: n//3 for k, n in allowed.items()})       # the optimizer's own reads
     seen = counted_fit(make_learner(nn.Linear(4, 3), in_list(N_TRAIN), in_list(N_VALID), optim=optim, lr=.01,
@@ -255,7 +294,7 @@ def test_whoever_listens_to_a_step_hears_it():
     learn.fit(1)
     assert len(heard) == 6
 
-def test_a_first_step_that_is_not_finite_makes_no_state():
+def test_a_first_step_that_is_not_finite_makes_no_state(where):
     "A fused step that is skipped leaves memory that nobody has written"
     def optim(p): return torch.optim.SGD(p, .01, momentum=.9, fused=True)
     bad = [(torch.full((4, 4), math.nan), torch.zeros(4, dtype=torch.long))]
@@ -268,18 +307,17 @@ def test_a_first_step_that_is_not_finite_makes_no_state():
     plain.fit(1)
     assert same(weights(learn.model), weights(plain.model))
 
-@pytest.mark.parametrize('hooks', [(), (GradAccum(2),)], ids=['plain', 'accumulated'])
-def test_one_loss_for_optimizers_that_share_a_parameter_is_refused(hooks):
+def test_one_loss_for_optimizers_that_share_a_parameter_is_refused():
     "The second one would find no gradient"
     m = Pair()
     opts = {'a': torch.optim.SGD(m.parameters(), .1), 'b': torch.optim.SGD([*m.parameters()][:1], .1)}
     before = weights(m)
     def one(batch, learn): return {'loss': d_loss(m, batch[0])}
     with pytest.raises(ValueError, match="optimizers 'a' and 'b' share a parameter"):
-        make_learner(m, batches(), train_step=one, optim=opts, hooks=hooks).fit(1)
+        make_learner(m, batches(), train_step=one, optim=opts).fit(1)
     assert same(weights(m), before)
     def each(batch, learn):
         yield 'a', d_loss(m, batch[0])
         yield 'b', d_loss(m, batch[0])
-    make_learner(m, batches(), train_step=each, optim=opts, hooks=hooks).fit(1)
+    make_learner(m, batches(), train_step=each, optim=opts).fit(1)
     assert not same(weights(m), before)

@@ -50,8 +50,10 @@ def test_the_last_checkpoint_goes_on(tmp_path, event):
         return make_learner(plain_model(), batches(), batches(seed=3), metrics=[accuracy], hooks=[*own, *hooks])
     whole, learn = make(), make(Checkpoint(tmp_path), failing(event))
     whole.fit(3)
-    with pytest.raises(RuntimeError): learn.fit(3)
+    with pytest.raises(RuntimeError) as e: learn.fit(3)
+    assert 'its window of gradients is cleared' in notes(e) and not learn.get_hook('GradAccum').open
     assert all(map(torch.isfinite, [p.sum() for p in weights(learn.model)]))
+    assert all(p.grad is None for p in learn.model.parameters())
     learn.fit(3, resume=True)
     assert digest(learn) == digest(whole)
     learn.fit(1)

@@ -116,7 +116,7 @@ def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path)
 OURS = [(), ('state',), ('history',), ('history', 'columns'), ('history', 'columns', 'values'),
         ('rng_states', 0), ('loaders',), ('modules', 'model'), ('optimizers', ''), ('run',), ('run', 'train'),
         ('run', 'train', 'sums'), ('run', 'train', 'sums', 'objects', 'Share'),
-        *(('hooks', o) for o in ('CSVLogger', 'EarlyStopping', 'GradAccum', 'OneCycle'))]
+        *(('hooks', o) for o in ('EarlyStopping', 'OneCycle'))]
 
 def test_a_state_with_an_entry_too_many_or_of_another_type_changes_nothing(tmp_path):
     "At the places of a checkpoint in mid-pass where the keys are ours"

@@ -17,11 +17,9 @@ from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, Lamb
 from trainer_nb.show import lr_find
 from trainer_nb.show.lr_curve import RULES, LRCurve, _inner
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.features.amp import AMP
+from trainer_nb.features.gradients import AMP, GradAccum, GradClip
+from trainer_nb.features.schedules import LRScheduler, OneCycle
 from trainer_nb.features.weights import EMA
-from trainer_nb.features.gradients import GradAccum, GradClip
-from trainer_nb.features.schedules import LRScheduler
-from trainer_nb.features.schedules import OneCycle
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.show.output import Budget
 

@@ -10,7 +10,7 @@ from .steps import (
 from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank
 from .history import HISTORY_KINDS, History
 from .optim import (
-    ParamGroups, check_names, found_names, gradients, group_rates, load_optimizer, lr_names, matching,
+    ParamGroups, check_names, check_shared, found_names, gradients, group_rates, load_optimizer, lr_names, matching,
     named_parameters, owners, parameters, refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
 )
 from .world import World

@@ -285,6 +285,7 @@ class Phase:
         text = 'memory ran out'
         if self.batch is not None: text += f' with a batch {described(self.batch)}'
         if in_use: text += f'; in use {in_use}'
+        if self.training and learn.state.grad_accum_steps > 1: text += '; its window of gradients is cleared'
         smaller = 'smaller batches'
         if self.training: smaller += ', whose size learn.find_batch_size() finds, with GradAccum(n) for the same steps'
         elif learn.fitting is not None: smaller += ' in valid_dl'
@@ -750,7 +751,7 @@ class Fit:
         columns = learn.history.columns
         res = {'rng_states': at, **self._pass_states(),
                'columns': columns.state_dict(columns.start),
-               'hooks': {h.name: h.state_dict() for h in learn.hooks if h.is_own},
+               'grads': [] if learn.world.is_sharded else [p.grad for p in nn.ModuleList(trained(learn)).parameters()],
                'objects': object_states(learn.objects), 'buffers': [learn.world.own_buffers(m) for m in trained(learn)]}
         return to_device(res, 'cpu')
 
@@ -758,8 +759,8 @@ class Fit:
         "Restore the state of this rank"
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
         learn.history.columns.load_pass(state['columns'])
-        for h in learn.hooks:
-            if h.name in state['hooks']: h.load_state_dict(to_device(state['hooks'][h.name], learn.device))
+        for p, grad in zip(nn.ModuleList(trained(learn)).parameters(), state['grads']):
+            p.grad = None if grad is None else grad.to(p.device, copy=True)     # of an open window
         load_object_states(learn.objects, state['objects'])
         for m, buffers in zip(trained(learn), state['buffers']): set_buffers(m, buffers)
         self.rng_states = state['rng_states']

@@ -92,7 +92,6 @@ class Hook:
     runs_after: tuple[str, ...] = ()    # names of hook classes that run earlier
     unique = False                      # refuse a second hook of this class
     in_dry_run: bool | None = None      # take part in dry runs, such as `lr_find`? None: each hook of a class of yours
-    is_own = False                      # each rank has its own state; a checkpoint holds them all
     together: tuple[str, ...] = ()      # methods that every rank must run when `learn.request` asks for one of them
     provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
     state_kinds: dict = {}              # what a checkpoint saves: attribute → kind, as for `check_kinds`

@@ -261,13 +261,14 @@ def check_optimizers(opts: Mapping[str, Optimizer], *modules: nn.Module) -> None
             'a loss, pass the module that holds them, Learner(model, loss_fn=module)')
 
 def check_shared(opts: Mapping[str, Optimizer]) -> None:
-    "Refuse a parameter of two optimizers where one loss is for all: each clears its gradients"
+    "Refuse a parameter of two optimizers where one loss is for all, or where gradients wait for a step of each"
     of: dict[nn.Parameter, str] = {}
     for name, opt in opts.items():
         for p in parameters(opt):
             if (first := of.setdefault(p, name)) != name: raise ValueError(
-                f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, and the step '
-                'returns one loss for both: yield a loss for each, or give each parameter to one optimizer')
+                f'optimizers {first!r} and {name!r} share a parameter of shape {tuple(p.shape)}, whose gradient one '
+                'takes from the other: give each parameter to one optimizer, or yield a loss for each and leave out '
+                'GradAccum')
 
 # %% ../../nbs/loop/09_optim.ipynb #7181d52a
 def check_untrained(learn: Any) -> None:
