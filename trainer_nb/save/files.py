@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base import check_kinds, library_versions, open_file, read_file, replacing
 from ..loop import rank
-from .states import FORMAT, BadCheckpoint, read_state, write_state
+from .states import FORMAT, BadCheckpoint, host_copy, read_state, write_state
 
 # %% ../../nbs/save/01_files.ipynb #fba8100c
 def path_in(folder: str | Path, name: str) -> Path:

@@ -19,7 +19,7 @@ from trainer_nb.save.matching import (
     check_loaders, check_module, check_optimizer_states, describe_loader, parameter_names
 )
 from trainer_nb.loop import (
-    FIT_KINDS, HISTORY_KINDS, Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
+    Fit, Hook, Learner, StepState, load_object_states, load_optimizer,
     object_states, owners, parameters, set_buffers, unsaved_buffers
 )
 
@@ -56,8 +56,8 @@ _MODULE_KINDS = {
     'frozen': [str], 'grads': {str: torch.Tensor}}
 _STATE_KINDS = {
     'format?': int, 'device': str, 'position': str,
-    'state': {o.name: int for o in fields(StepState)}, 'history': HISTORY_KINDS,
-    'run': (None, FIT_KINDS), 'modules': {str: _MODULE_KINDS},
+    'state': {o.name: int for o in fields(StepState)}, 'history': {str: object},
+    'run': (None, {str: object}), 'modules': {str: _MODULE_KINDS},
     'optimizers': {str: {'type': str, 'state': {str: object}, 'names': [[(None, str)]]}},
     'hooks': {str: object}, 'objects': {str: object}, 'rng_states': RNG_STATE_KINDS,
     'loaders': {'train_dl': {str: object}, 'valid_dl': {str: object}},
