@@ -15,7 +15,7 @@ from itertools import chain
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..base import forget_iterator, listed, map_tensors
