@@ -18,11 +18,11 @@ import torch
 from ..base import set_rng_state
 from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
-from ..save import Checkpoint, Folder, Lock, host_copy, write_state
+from ..save import Checkpoint, Folder, Lock, host_copy, unpack, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, pending
 from .process import Ranks, error_record, now_here
-from .program import enter, unpack_program
+from .program import enter
 from .record import RunRecord
 
 # %% ../../nbs/runs/04_worker.ipynb #c99082c7
@@ -252,7 +252,7 @@ def _train(worker):
     "Make the fit that `start` has packed, in the working directory that it comes from, and run it"
     enter(worker.folder)
     ranks = worker.ranks
-    program = unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
+    program = unpack(worker.folder.path/'program.pt', ranks.local if ranks.size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt
