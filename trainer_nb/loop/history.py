@@ -80,7 +80,7 @@ class Latest:
     "What is known of the latest fit, for the table and the picture"
     status: str = ''            # how it ended, in one line
     first: int = 0              # its first epoch, as a row
-    kept: int | None = None     # row of the epoch whose weights were restored at its end
+    kept: dict | None = None    # row of the epoch or validation whose weights were restored at its end
     monitor: tuple = ('valid_loss', 'min')    # column that decides on the best epoch, and what is better
     shown_in: int | None = None     # the cell that already shows it: `learn.fit(3)` shows its table once
 
@@ -185,9 +185,19 @@ class History:
         return best_row(self.epoch_rows, *self.latest.monitor, first)
 
     def marked(self, first: int = 0) -> int | None:
-        "Return the row that table and picture mark: the one whose weights were restored, or the latest fit's best one"
+        """Return the row that table and picture mark: that whose weights were restored, or the latest fit's best one
+
+        None if the weights are those of a validation in the middle of an epoch, which has no row in the table.
+        """
         first, kept = max(first, self.latest.first), self.latest.kept
-        return kept if kept is not None and kept >= first else self.best(first)
+        if kept is None: return self.best(first)
+        found = (i for i in range(first, len(self)) if self.epoch_rows[i].get('epoch') == kept['epoch'])
+        return next((i for i in found if kept.get('batch', self.ends[i]) == self.ends[i]), None)
+
+    def place(self, row: Mapping) -> str:
+        "Name the epoch of a row of `epoch_rows` or `valid_rows`, and the batch where it is in the middle of one"
+        where, n = f'epoch {row["epoch"]}', row.get('batch')
+        return where if n is None or n in self.ends else f'{where}, after batch {n}'
 
     # shown
 
@@ -200,6 +210,7 @@ class History:
         rest = iter(cells)
         lines = [head, *([i] if isinstance(i, str) else next(rest) for i in picked)]
         if best not in (None, self.best(first)): lines.append(['marked: the best epoch of the latest fit'])
+        elif best is None and self.latest.kept: lines.append([f'restored: the weights of {self.place(self.latest.kept)}'])
         return lines, None if best is None else picked.index(best)
 
     def lines(self,

@@ -252,7 +252,9 @@ def _train(worker):
     "Make the fit that `start` has packed, in the working directory that it comes from, and run it"
     enter(worker.folder)
     ranks = worker.ranks
-    program = unpack(worker.folder.path/'program.pt', ranks.local if ranks.size > 1 else None)
+    def place(storage, at):     # what was on an accelerator on that of this rank
+        return storage if at == 'cpu' else storage.to(device=f'{at.partition(":")[0]}:{ranks.local}')
+    program = unpack(worker.folder.path/'program.pt', place if ranks.size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt

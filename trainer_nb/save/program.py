@@ -81,7 +81,7 @@ def _refusal(program, o, seen, e):
     return TypeError(f'{path} is a {kind}, which cannot be copied to another process '
                      f'({type(e).__name__}: {e}): {remedy}')
 
-# %% ../../nbs/save/05_program.ipynb #ebdc3bf1
+# %% ../../nbs/save/05_program.ipynb #5e5edd62
 def pack(
     program: Any,               # a learner, or anything else; pickled with the code of its classes and functions
     path: str | Path,           # file to write, replaced once it is complete
@@ -115,11 +115,8 @@ def pack(
     with replacing(path, flush=False) as file: torch.save(program, file, module, pickle_protocol=5)
 
 def unpack(
-    path: str | Path,           # written by `pack`
-    index: int | None = None,   # of the accelerator for what was on one; None: the same
+    path: str | Path,       # written by `pack`
+    place: Any = None,      # where to put the tensors, `map_location` of `torch.load`; None: where they were
 ) -> Any:
     "Read what `pack` wrote; this runs code from the file. Tensors are mapped into memory, not read"
-    def place(storage, location):
-        kind = location.partition(':')[0]
-        return storage if kind == 'cpu' else storage.to(device=f'{kind}:{index}')
-    return torch.load(path, None if index is None else place, weights_only=False, mmap=True)
+    return torch.load(path, place, weights_only=False, mmap=True)

@@ -118,6 +118,6 @@ def load_best(
     manifest = _find_best(path, *which)
     restore_weights(learn, Folder(path).read(manifest))
     i, rows, monitor = manifest['epoch'] - 1, learn.history.epoch_rows, manifest['monitor']
-    if i < len(rows) and rows[i].get(monitor) == manifest['metric']: learn.history.latest.kept = i
+    if i < len(rows) and rows[i].get(monitor) == manifest['metric']: learn.history.latest.kept = rows[i]
     value = format_value(manifest['metric'])
     print(f'{manifest["file"]}: {monitor} was best in epoch {i} ({value}); these weights are loaded')
