@@ -37,7 +37,7 @@ def _reduced(o):
     if isinstance(o, Learner): return *made_by, {**state, **_LEFT}
     return *made_by, {**{k: v for k, v in vars(o).items() if not callable(v)}, **state}
 
-# %% ../../nbs/save/05_program.ipynb #1b5c915c
+# %% ../../nbs/save/05_program.ipynb #d69e9583
 def _parts(o):
     "Return the parts of an object by the text that leads to each"
     if isinstance(o, FunctionType):
@@ -46,7 +46,7 @@ def _parts(o):
     if isinstance(o, dict): return {f'[{k!r}]': v for k, v in o.items()}
     if isinstance(o, _PLAIN): return {f'[{i}]': v for i, v in enumerate(o)}
     found = {k: getattr(o, k, None) for k in ('__self__', 'func', 'args', 'keywords')} | getattr(o, '__dict__', {})
-    return {f'.{k}': v for k, v in found.items() if k not in _LEFT}
+    return {f'.{k}': v for k, v in found.items()}
 
 def _path(program, o, seen):
     "Return the text that leads from a program to an object, over what was pickled; '' if nothing does"

@@ -174,7 +174,7 @@ def spike_limit(
     spread = max(_mad(far, 0.), sorted(far)[int(.95*n)]/1.645, _LEAST_SPREAD)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/04_watch.ipynb #f5fad036
+# %% ../../nbs/save/04_watch.ipynb #a6e835b2
 class SpikeGuard(_Watch):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
@@ -204,11 +204,8 @@ class SpikeGuard(_Watch):
         self.waiting = []       # batches to be judged: [row, values]
         self.is_high = False    # whether the latest batch was a spike
         self.kept = None        # the state to go back to
-        self.left_out = set()   # (epoch, batch)
 
     def before_fit(self, learn: Learner) -> None:
-        self.now, self.kept = {}, None
-        self._leave_out(learn)
         if self.action == 'note': return
         refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
         guard, why = learn.provider('guard'), ''
@@ -223,7 +220,8 @@ class SpikeGuard(_Watch):
         if self.action == 'skip': learn.request(self._keep, everywhere=True)
 
     def before_step(self, learn: Learner) -> None:
-        if learn.training and (learn.state.epoch, learn.state.batch_idx) in self.left_out: raise CancelStep
+        is_left_out = learn.training and (learn.state.epoch, learn.state.batch_idx) in self._left_out(learn)
+        if is_left_out: raise CancelStep
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
@@ -297,9 +295,9 @@ class SpikeGuard(_Watch):
         plan = learn.plan
         return [o for o in learn.history.spikes if plan.has_begun and o['batch'] > plan.first_batch]
 
-    def _leave_out(self, learn):
-        "Read from the history which batches to leave out"
-        self.left_out = {(o['epoch'], o['batch_idx']) for o in self._spikes(learn) if o['action'] == 'skip'}
+    def _left_out(self, learn):
+        "Return (epoch, batch) of those that this fit leaves out"
+        return [(o['epoch'], o['batch_idx']) for o in self._spikes(learn) if o['action'] == 'skip']
 
     def _go_back(self, learn, row):
         "Restore the copy, in whose history a batch is left out"
@@ -309,16 +307,16 @@ class SpikeGuard(_Watch):
         history['flags'].append([row['batch'], f'skipped a batch, {row["why"]} {value:.4g}'])
         notes = restore(learn, map_tensors(Tensor.clone, self.kept), learn.fitting)
         for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
-        self._leave_out(learn)
+        n = len(self._left_out(learn))
         for call in learn.calls.at['before_fit']:       # hooks with a state begin as in a fit that is resumed
             h = call.hook
             if h is not self and 'checkpoints' not in h.provides and h.state_dict(): call(learn)
-        if len(self.left_out) > self.max_skips: raise RuntimeError(
-            f'SpikeGuard would have left out {len(self.left_out)} batches, up to batch {row["batch_idx"]} of epoch {row["epoch"]} '
+        if n > self.max_skips: raise RuntimeError(
+            f'SpikeGuard would have left out {n} batches, up to batch {row["batch_idx"]} of epoch {row["epoch"]} '
             f'({row["why"]} {value:.4g}, limit {limit:.4g}): is the learning rate too high, or the data broken? '
             f'Training was rewound, and is {learn.position}; learn.spikes lists the batches')
 
     def after_fit(self, learn: Learner) -> None:
-        self.kept = None
+        self.kept, self.now = None, {}
         n = len(self._spikes(learn))
         if n and learn.is_main: print(f'SpikeGuard: {n} spike{"s" if n > 1 else ""} in this fit, see learn.spikes')
