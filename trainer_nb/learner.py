@@ -18,10 +18,9 @@ from .loop import Learner as BareLearner
 from .parallel.launch import launch
 from .runs.check import check_resume
 from .runs.start import start
-from .save.checkpoint import load, resume_from, save
+from .save.checkpoint import load, load_best, resume_from, rewind, save
 from .save.watch import best_keeper
 from .save.export import export
-from .save.rewind import load_best, rewind
 from .show.batch_size import find_batch_size
 from .show.display import Display, show
 from .show.lr_find import lr_find

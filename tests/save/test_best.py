@@ -48,14 +48,14 @@ def test_the_average_comes_along(tmp_path):
     assert torch.equal(other.predict(X), learn.predict(X))
     alone = learner(seed=5)
     old = weights(alone.model)
-    with pytest.raises(ValueError, match='validation used EMA there and no average here'): alone.load_best(tmp_path)
+    with pytest.raises(ValueError, match='validation used an average of the weights there or here'): alone.load_best(tmp_path)
     assert same(weights(alone.model), old)
 
 def test_errors_leave_the_learner_alone(tmp_path):
     learn = learner(Checkpoint(tmp_path/'a', monitor=None))
     with pytest.raises(FileNotFoundError, match='no checkpoint'): learn.load_best()
     learn.fit(1)
-    with pytest.raises(ValueError, match='no checkpoint in .* is rated by None'): learn.load_best()
+    with pytest.raises(ValueError, match='no checkpoint in .* has monitor=None'): learn.load_best()
     with pytest.raises(ValueError, match='fit.*keep_best=True'): learner().load_best()
     good = learner(Checkpoint(tmp_path/'b'))
     good.fit(1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, Hook, Learner, as_count, group_rates, lr_names, set_lr
-from ..save import Folder, find_point, unpack
+from ..save import Folder, unpack
 from .engine import engine_of
 from .folder import RunFolder, count_of
 from .program import launch_run, settings
@@ -173,7 +173,7 @@ def _free_name(path):
 def _point(run, at, step):      # manifest; None: the beginning
     if step is None and at == 0 and type(at) is int: return None
     if at is None and step is None and not run.state.is_over: run.checkpoint().wait(60)
-    return find_point(run.path/'checkpoints', at, step)
+    return Folder(run.path/'checkpoints').of_run(epoch=at, step=step, in_epoch=None if at is None else False)
 
 def _check_end(totals, point):
     "Refuse a fork that would train nothing"

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..draw import attended_kernel, current_cell, marimo_outputs, reaches
 from ..loop import History, Learner, as_hooks
-from ..save import find, read_state, unpack
+from ..save import read_checkpoint, read_state, unpack
 from .engine import engine_of, submit, withdraw
 from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
 from .fork import Branch, Change, branch_of, fork_run
@@ -244,7 +244,7 @@ class _Learned(_Results):
         if not self.state.is_over:
             _ask(self, 'weights').wait(60)
             return read_state(self.path/'weights.pt')['model']
-        return find(self._newest())[0]['modules']['model']['state']
+        return read_checkpoint(self._newest())[0]['modules']['model']['state']
 
     def _with_weights(self):
         if self._other is None: self._other = without_screen(unpack(self.path/'program.pt')['learn'])

@@ -279,7 +279,7 @@ def _train(worker):
 
 def _fit(learn, program, hooks, own, checkpoints):
     "Begin the fit, continue it from its newest checkpoint, or resume one that was stopped"
-    if Folder(checkpoints).n:
+    if Folder(checkpoints).notes():
         learn.fit(**{**program['kwargs'], **program['totals'], 'resume': True}, hooks=(*hooks, *own))
     elif program['is_stopped']:
         with learn.added_hooks(*hooks): learn.load(checkpoints.with_name('start.pt'))
