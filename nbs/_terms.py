@@ -90,7 +90,9 @@ TERMS = _listed({   # page, or page#section → terms
     'runs/24_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring',
     'save/07_rewind': 'rewind, roll back, go back, undo epochs, save best model, best model, load best model, '
                       'best weights, best checkpoint, keep best, ModelCheckpoint, save_best_only',
-    'save/05_early_stopping': 'patience, restore best weights',
+    'save/04_watch': 'early stopping, patience, restore best weights',
+    'howto/18_larger_than_the_host': 'distributed checkpoint, dcp, sharded checkpoint',
+    'howto/19_web_service': 'web service, http server, rest api, inference server',
     'save/06_export': 'safetensors, torch.export, deployment, serving',
     'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
     'howto/16_everyday': 'recipes, everyday recipes',

@@ -138,7 +138,7 @@ def test_a_reference_page_opens_with_its_class(tab):
 
 
 FOUND = {       # what people type → the page that comes first
-    'early stopping': 'save/05_early_stopping', 'EarlyStopping': 'save/05_early_stopping',
+    'early stopping': 'save/04_watch', 'EarlyStopping': 'save/04_watch',
     'overfitting': 'start/04_faq', 'confusion matrix': 'look/04_confusion', 'csv': 'lessons/02_table',
     'images': 'lessons/01_images', 'resume': 'tutorials/07_never_lose_a_run', 'gpu': 'start/04_faq',
     'learning rate': 'tutorials/04_learning_rates', 'learning rate finder': 'show/04_lr_find',
@@ -174,7 +174,7 @@ def test_search_shows_the_best_first(tab):
     tab.fill('.sidebar-search', 'early stopping')
     tab.press('.sidebar-search', 'Enter')
     tab.wait_for_selector('#search-results li a')
-    assert 'save/05_early_stopping.html' in tab.evaluate('document.querySelector("#search-results li a").href')
+    assert 'save/04_watch.html' in tab.evaluate('document.querySelector("#search-results li a").href')
 
 def test_the_general_index_is_full(tab):
     tab.goto((html/'genindex.html').as_uri())

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plain_config', 'export', 'load_model', 'load_learner']
 
-# %% ../../nbs/save/06_export.ipynb #8a92f869
+# %% ../../nbs/save/06_export.ipynb #55febd29
 import json
 from argparse import Namespace
 from collections.abc import Mapping
@@ -19,36 +19,34 @@ import torch
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
-from ..base import library_versions, map_tensors, needed, open_file, replacing, to_device
+from ..base import library_versions, map_tensors, needed, open_file, replacing
 from ..data import Images, Table, Texts
 from ..loop import Learner, class_names, unwrapped
 from .program import pack, unpack
 from .state import plain_name
 
-# %% ../../nbs/save/06_export.ipynb #30a3191a
-def _as_args(example):
+# %% ../../nbs/save/06_export.ipynb #90213a47
+def _program(model, example, dynamic):
+    "Export a copy on the host; with `dynamic`, the first dimension of all inputs is a batch of any size"
     args, kwargs = (example,) if isinstance(example, Tensor) else example, {}
     if isinstance(args, Mapping): args, kwargs = (), dict(args)
     values = [*args, *kwargs.values()] if isinstance(args, (tuple, list)) else []
     if not values or not all(isinstance(o, Tensor) and o.ndim for o in values): raise TypeError(
         f'example is a {type(example).__name__}: expected a batch as the model takes it, which is a tensor, '
         'a tuple of tensors, or a mapping from names of arguments to tensors')
-    return map_tensors(Tensor.clone, to_device((tuple(args), kwargs), 'cpu'))   # no program of overlapping windows
-
-def _program(model, args, kwargs, dynamic):
-    "Export a copy on the host; with `dynamic`, the first dimension of all inputs is a batch of any size"
+    def on_host(t):     # not as a window that overlaps others, nor as a batch of 1, which would be a constant
+        t = t.detach().to('cpu', copy=True)
+        return torch.cat([t, t]) if dynamic and len(t) == 1 else t
+    args, kwargs = map_tensors(on_host, (tuple(args), kwargs))
     batch, shapes = torch.export.Dim('batch', min=1), torch.export.ShapesCollection()
-    def twice(t): return torch.cat([t, t]) if dynamic and len(t) == 1 else t    # 1: a constant
-    args, kwargs = map_tensors(twice, (args, kwargs))
     for t in (*args, *kwargs.values()): shapes[t] = {0: batch}
     try:
         host = deepcopy(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
         with torch.no_grad():
             return torch.export.export(host, args, kwargs, dynamic_shapes=shapes if dynamic else None)
     except Exception as e:
-        shapes = [tuple(o.shape) for o in (*args, *kwargs.values())]
-        e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes {shapes}; '
-                   'without example= only the weights are written')
+        e.add_note(f'raised while {type(model).__name__} was exported for inputs of shapes '
+                   f'{[tuple(o.shape) for o in values]}; without example= only the weights are written')
         raise
 
 # %% ../../nbs/save/06_export.ipynb #c62f2b62
@@ -76,7 +74,7 @@ def _config(learn, model, average):
     try: return {**res, 'config': _finite(plain_config(learn.config))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
-# %% ../../nbs/save/06_export.ipynb #67907c7d
+# %% ../../nbs/save/06_export.ipynb #a7cb88a1
 def _without_data(learn, model, classes):
     "Return a learner that predicts like this one"
     res, model = copy(learn), copy(model)
@@ -108,7 +106,7 @@ def export(
     averaged = hook and hook.average_of(learn)
     model = unwrapped(learn.own_model if averaged is None else averaged)
     config = _config(learn, model, None if averaged is None else hook.name)
-    program = None if example is None else _program(model, *_as_args(example), dynamic)
+    program = None if example is None else _program(model, example, dynamic)
     # safetensors asks a model for nothing else
     weights = SimpleNamespace(state_dict=lambda: {plain_name(k): t for k, t in model.state_dict().items()})
     folder.mkdir(parents=True, exist_ok=True)

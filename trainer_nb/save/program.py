@@ -5,17 +5,15 @@
 # %% auto #0
 __all__ = ['pack', 'unpack']
 
-# %% ../../nbs/save/05_program.ipynb #94d74e10
-import io, math, re, socket, sqlite3, sys, threading
+# %% ../../nbs/save/05_program.ipynb #522b55af
+import io, math, re, sys
 from collections import deque
-from contextlib import suppress
 from copy import copy
 from inspect import getclosurevars
 from pathlib import Path
 from types import FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -24,25 +22,22 @@ from torch.utils.data import DataLoader
 from ..base import forget_iterator, kept_iterator, needed, replacing
 from ..loop import Learner
 
-# %% ../../nbs/save/05_program.ipynb #0f830cfd
+# %% ../../nbs/save/05_program.ipynb #69379930
 _PLAIN = dict, list, tuple, set, deque      # containers, whose parts are looked at
 _LEFT = {'stopped': None, 'requests': deque()}      # of a learner
-_MAPPED = 2**20     # bytes from which an array is stored as a tensor
 
 def _reduced(o):
-    "How to pickle a loader with workers, a learner, an optimizer or a large array; None: as any object"
+    "How to pickle a loader with workers, a learner or an optimizer; None: as any object"
     if isinstance(o, DataLoader) and kept_iterator(o) is not None:
         o = copy(o)
         forget_iterator(o)
         return o.__reduce_ex__(4)
-    if type(o) is np.ndarray and o.nbytes >= _MAPPED and o.flags.carray:
-        with suppress(TypeError): return Tensor.numpy, (torch.from_numpy(o),)      # of a dtype that torch has
     if not isinstance(o, (Learner, Optimizer)): return None
     *made_by, state = o.__reduce_ex__(4)[:3]
     if isinstance(o, Learner): return *made_by, {**state, **_LEFT}
     return *made_by, {**{k: v for k, v in vars(o).items() if not callable(v)}, **state}
 
-# %% ../../nbs/save/05_program.ipynb #1b5c915c
+# %% ../../nbs/save/05_program.ipynb #d69e9583
 def _parts(o):
     "Return the parts of an object by the text that leads to each"
     if isinstance(o, FunctionType):
@@ -51,7 +46,7 @@ def _parts(o):
     if isinstance(o, dict): return {f'[{k!r}]': v for k, v in o.items()}
     if isinstance(o, _PLAIN): return {f'[{i}]': v for i, v in enumerate(o)}
     found = {k: getattr(o, k, None) for k in ('__self__', 'func', 'args', 'keywords')} | getattr(o, '__dict__', {})
-    return {f'.{k}': v for k, v in found.items() if k not in _LEFT}
+    return {f'.{k}': v for k, v in found.items()}
 
 def _path(program, o, seen):
     "Return the text that leads from a program to an object, over what was pickled; '' if nothing does"
@@ -64,24 +59,17 @@ def _path(program, o, seen):
         todo += [(path + name, part) for name, part in _parts(at).items() if id(part) in seen or isinstance(part, _PLAIN)]
     return ''
 
-# %% ../../nbs/save/05_program.ipynb #45a6c4c0
-_FOREIGN = io.IOBase, socket.socket, sqlite3.Connection, GeneratorType, threading.Thread
-_REMEDIES = [    # types → what to do
-    (_FOREIGN[:3], 'open it where it is used: on the first call, in the process that calls'),
-    (GeneratorType, 'a generator cannot be copied: make it a Dataset, or a class whose __iter__ starts anew'),
-    (threading.Thread, 'start it on the first use, in the process that uses it'),
-    (object, 'make it in a function that the other process calls, or leave it out of the state in a method '
-             '__getstate__, and make it on the first use')]
-
+# %% ../../nbs/save/05_program.ipynb #0c4b7b86
 def _refusal(program, o, seen, e):
     "Make the error for a part that cannot be pickled"
     path = re.sub(r"^\['(learn|hooks)'\]", r'\1', _path(program, o, seen)) or 'a part of it'
-    remedy = next(text for kinds, text in _REMEDIES if isinstance(o, kinds))
+    remedy = 'open or make it where it is used, on the first call, or leave it out of the state in a method __getstate__'
+    if isinstance(o, GeneratorType): remedy = 'make it a Dataset, or a class whose __iter__ starts anew'
     kind = f'{type(o).__module__}.{type(o).__qualname__}'.removeprefix('builtins.')
     return TypeError(f'{path} is a {kind}, which cannot be copied to another process '
                      f'({type(e).__name__}: {e}): {remedy}')
 
-# %% ../../nbs/save/05_program.ipynb #5e5edd62
+# %% ../../nbs/save/05_program.ipynb #cc5ff156
 def pack(
     program: Any,               # a learner, or anything else; pickled with the code of its classes and functions
     path: str | Path,           # file to write, replaced once it is complete
@@ -96,9 +84,8 @@ def pack(
 
         def reducer_override(self, o):
             seen[id(o)] = o
-            if isinstance(o, _FOREIGN) and o not in (sys.stdout, sys.stderr) and not isinstance(
-                    o, (io.BytesIO, io.StringIO)):
-                raise TypeError(f'cannot pickle a {type(o).__name__}')
+            if isinstance(o, io.TextIOWrapper) and o not in (sys.stdout, sys.stderr):   # cloudpickle copies what it holds
+                raise TypeError('cannot pickle an open file')
             if type(o) in (Tensor, nn.Parameter) and o.layout is torch.strided:
                 storage = o.untyped_storage()
                 sizes[storage.data_ptr()] = storage.nbytes()

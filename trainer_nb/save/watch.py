@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['Monitor', 'EarlyStopping', 'best_keeper', 'spike_limit', 'SpikeGuard']
 
-# %% ../../nbs/save/04_watch.ipynb #ffeb4ab2
+# %% ../../nbs/save/04_watch.ipynb #2b00fe69
 import math, re, warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
-import torch
 from torch import Tensor
 
 from ..base import did_you_mean, format_value, map_tensors
@@ -68,11 +68,20 @@ class Monitor:
         if value is None or value != value: return None
         return rank(value, row.get('valid_loss'), self.mode)
 
-# %% ../../nbs/save/04_watch.ipynb #20d28873
-class EarlyStopping(Hook):
+# %% ../../nbs/save/04_watch.ipynb #d3a5a91e
+class _Watch(Hook):
+    "A hook whose state is made of attributes"
+    _saved: tuple[str, ...]     # their names
+
+    def state_dict(self) -> dict: return {k: getattr(self, k) for k in self._saved}
+
+    def load_state_dict(self, state: Mapping) -> None: vars(self).update(state)
+
+# %% ../../nbs/save/04_watch.ipynb #fcebac3d
+class EarlyStopping(_Watch):
     "End a fit that no longer improves, and restore the weights of the best validation"
     ord, unique = 50, True
-    _STATE = 'best_row', 'weights', 'n_waited', 'has_improved', 'is_over'
+    _saved = 'best_row', 'rating', 'best', 'best_epoch', 'weights', 'n_waited', 'has_improved', 'is_over'
 
     def __init__(self,
         patience: int | None = 5,       # epochs ≥ 1 without a better value before the fit ends; None: it never ends so
@@ -89,28 +98,15 @@ class EarlyStopping(Hook):
         self._reset()
 
     def _reset(self):
-        self.best_row = None        # of `history.valids`, or of `history.epochs`
+        self.best_row = None        # the best validation, or epoch
+        self.best = self.best_epoch = self.rating = None    # its value, epoch and rating by `Monitor`
         self.weights = None         # what `weights_of` returned there
         self.n_waited = 0           # epochs since then
         self.has_improved = None    # in the open epoch; None: nothing was judged in it
         self.is_over = False        # the fit has ended for lack of improvement
 
-    def state_dict(self) -> dict: return {k: getattr(self, k) for k in self._STATE}
-
-    def load_state_dict(self, state: Mapping) -> None: vars(self).update(state)
-
     @property
     def name(self) -> str: return 'keep_best' if self.patience is None else type(self).__name__
-
-    @property
-    def best(self) -> float | None:
-        "The best value so far"
-        return self.best_row and self.best_row[self.monitor]
-
-    @property
-    def best_epoch(self) -> int | None:
-        "The epoch that it is of"
-        return self.best_row and self.best_row['epoch']
 
     def before_fit(self, learn: Learner) -> None:
         self.watched.check(self.name, learn)
@@ -134,11 +130,11 @@ class EarlyStopping(Hook):
     def _judge(self, learn, row):
         "Judge a validation or an epoch, and keep its weights if it is the best"
         if self.monitor not in row: return
-        now, best = self.watched.rating(row), self.best_row and self.watched.rating(self.best_row)
+        now, best = self.watched.rating(row), self.rating
         is_better = now is not None and (best is None or now[0] < best[0] - self.min_delta)
         self.has_improved = self.has_improved or is_better
         if is_better or now and now[0] == best[0] and now < best:   # a tie goes to the lower loss, and is no improvement
-            self.best_row = dict(row)
+            self.rating, self.best_row, self.best, self.best_epoch = now, dict(row), row[self.monitor], row['epoch']
             if self.restore_best: self.weights = weights_of(learn)
 
     def after_fit(self, learn: Learner) -> None:
@@ -150,14 +146,12 @@ class EarlyStopping(Hook):
         said = f'{self.monitor} was best in {history.place(self.best_row)} ({format_value(self.best)})'
         if learn.is_main: print(f'{self.name}: {said}; these weights are restored')
 
-# %% ../../nbs/save/04_watch.ipynb #36a3fd51
+# %% ../../nbs/save/04_watch.ipynb #e8a61a27
 def best_keeper(
     hooks: Iterable[Hook],  # of the fit
     keep_best: bool | str,  # as for `fit`
 ) -> list[Hook]:            # with another one, if it takes one
     "Return the hooks of `fit(keep_best=...)`"
-    if not isinstance(keep_best, (bool, str)): raise TypeError(
-        f'keep_best is {keep_best!r}: expected True, for the lowest valid_loss, or a column of the epoch table')
     there = next((h for h in hooks if isinstance(h, EarlyStopping)), None)
     if there is None: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
     if there.restore_best and keep_best in (True, there.monitor): return [*hooks]
@@ -180,15 +174,15 @@ def spike_limit(
     spread = max(_mad(far, 0.), sorted(far)[int(.95*n)]/1.645, _LEAST_SPREAD)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/04_watch.ipynb #29fc9f18
-class SpikeGuard(Hook):
+# %% ../../nbs/save/04_watch.ipynb #a6e835b2
+class SpikeGuard(_Watch):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
     With 'skip', training is rewound to before such a batch, exactly, and continues without it: the
     batch is read, and hooks see it in `before_step`, but nothing is computed, stepped or recorded.
     """
     ord, unique, in_dry_run = 97, True, False       # after hooks that ask for a checkpoint
-    _STATE = 'past', 'waiting', 'is_high'
+    _saved = 'past', 'waiting', 'is_high'
 
     def __init__(self,
         action: str = 'note',       # 'note': list it in `learn.spikes`; 'skip': rewind, and leave it out
@@ -200,26 +194,18 @@ class SpikeGuard(Hook):
         max_skips: int = 10,        # ≥ 1: batches a fit may leave out; one more raises RuntimeError
     ):
         if action not in ('note', 'skip'): raise ValueError(f"action is {action!r}: expected 'note' or 'skip'")
-        for name, o in {'window': window, 'warmup': warmup}.items():
-            if as_count(name, o) < 10:
-                raise ValueError(f'{name} is {o}: expected 10 or more, as a spread is computed from them')
+        if min(as_count('window', window), as_count('warmup', warmup)) < 10: raise ValueError(
+            f'window is {window}, warmup is {warmup}: expected 10 or more, as a spread is computed from them')
         self.action, self.threshold = action, as_rate('threshold', threshold)
         self.max_skips = as_count('max_skips', max_skips)
         self.window, self.warmup, self.every = window, min(warmup, window), as_count('every', every)
         self.past = {}          # name → latest values
         self.now = {}           # values of the current batch, on the device
-        self.waiting = []       # batches to be judged: [row, this rank's share of the samples, values]
+        self.waiting = []       # batches to be judged: [row, values]
         self.is_high = False    # whether the latest batch was a spike
         self.kept = None        # the state to go back to
-        self.left_out = set()   # (epoch, batch)
-
-    def state_dict(self) -> dict: return {k: getattr(self, k) for k in self._STATE}
-
-    def load_state_dict(self, state: Mapping) -> None: vars(self).update(state)
 
     def before_fit(self, learn: Learner) -> None:
-        self.now, self.kept = {}, None
-        self._leave_out(learn)
         if self.action == 'note': return
         refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
         guard, why = learn.provider('guard'), ''
@@ -234,7 +220,8 @@ class SpikeGuard(Hook):
         if self.action == 'skip': learn.request(self._keep, everywhere=True)
 
     def before_step(self, learn: Learner) -> None:
-        if learn.training and (learn.state.epoch, learn.state.batch_idx) in self.left_out: raise CancelStep
+        is_left_out = learn.training and (learn.state.epoch, learn.state.batch_idx) in self._left_out(learn)
+        if is_left_out: raise CancelStep
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
@@ -257,7 +244,7 @@ class SpikeGuard(Hook):
         if self.now:
             row = {'batch': learn.history.n_steps, 'epoch': state.epoch, 'batch_idx': state.batch_idx - 1,
                    'indices': pass_.indices}
-            self.waiting.append([row, phase.n/(phase.total or 1), self.now])
+            self.waiting.append([row, self.now])
             self.now = {}
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due
         if is_due or learn.requests: return self._look(learn)   # one may save the state; all ranks have some, or none
@@ -268,11 +255,9 @@ class SpikeGuard(Hook):
         "Read the values since the last look, in one transfer, and judge them in order"
         waiting, self.waiting = self.waiting, []
         if waiting:
-            shares = [share for _, share, now in waiting for _ in now]
-            values = stack_scalars([o for *_, now in waiting for o in now.values()]).double()
-            shares = torch.tensor(shares).to(values)
-            read = iter(learn.world.sum(torch.where(shares > 0, values*shares, 0.)).tolist())
-        for row, _, now in waiting:
+            values = stack_scalars([*chain(*(now.values() for _, now in waiting))]).double()
+            read = iter((learn.world.sum(values)/learn.world.size).tolist())
+        for row, now in waiting:
             values = {name: next(read) for name in now}
             if found := self._judged(values): self._found(learn, {**row, **found})
             self.is_high = bool(found)
@@ -281,21 +266,19 @@ class SpikeGuard(Hook):
         self.before_epoch(learn)
 
     def _judged(self, values):
-        "Return why a batch is a spike, with the limit of the value that is relatively furthest above; {} if it is none"
-        res, most = {}, 0.
+        "Return why a batch is a spike, and the limit; {} if it is none"
         for name, o in values.items():
             past = self.past.get(name, ())
             if past and o <= max(past[-_RECENT:]): continue     # the limit is above these
             limit = spike_limit(past, self.threshold) if len(past) >= self.warmup else math.inf
-            if not math.isfinite(o): over = math.inf
-            else: over = (o - limit)/(abs(limit) or 1.) if limit < math.inf else 0.
-            if over > most: res, most = {'why': name, 'limit': limit, **values}, over
-        return res
+            if o > limit or not math.isfinite(o): return {'why': name, 'limit': limit, **values}
+        return {}
 
     def _found(self, learn, row):
         "Note a spike, or go back to before it"
-        parts = [o for o in learn.world.all_gather(row['indices']) if o is not None]
-        row['indices'] = [getattr(i, 'item', lambda: i)() for o in parts for i in o] or None
+        own = row['indices']
+        parts = learn.world.all_gather(own.tolist() if isinstance(own, Tensor) else own or [])
+        row['indices'] = [*chain(*parts)] or None
         done = self.kept and self.kept['state']
         if done and (done['epoch'], done['batch_idx']) <= (row['epoch'], row['batch_idx']):
             raise GoBack(lambda learn: self._go_back(learn, {**row, 'action': 'skip'}))
@@ -307,11 +290,14 @@ class SpikeGuard(Hook):
         self.kept = None        # its memory is free first
         self.kept = map_tensors(Tensor.clone, capture(learn, is_for_me=True))
 
-    def _leave_out(self, learn):
-        "Read from the history which batches to leave out; return those of this fit"
-        rows = [o for o in learn.history.spikes if o['action'] == 'skip']
-        self.left_out = {(o['epoch'], o['batch_idx']) for o in rows}
-        return [o for o in rows if o['batch'] > learn.plan.first_batch]
+    def _spikes(self, learn):
+        "Return the spikes of this fit"
+        plan = learn.plan
+        return [o for o in learn.history.spikes if plan.has_begun and o['batch'] > plan.first_batch]
+
+    def _left_out(self, learn):
+        "Return (epoch, batch) of those that this fit leaves out"
+        return [(o['epoch'], o['batch_idx']) for o in self._spikes(learn) if o['action'] == 'skip']
 
     def _go_back(self, learn, row):
         "Restore the copy, in whose history a batch is left out"
@@ -321,17 +307,16 @@ class SpikeGuard(Hook):
         history['flags'].append([row['batch'], f'skipped a batch, {row["why"]} {value:.4g}'])
         notes = restore(learn, map_tensors(Tensor.clone, self.kept), learn.fitting)
         for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
-        n = len(self._leave_out(learn))
-        for h in learn.calls.hooks:     # as in a fit that is resumed
-            begins = h is not self and 'checkpoints' not in h.provides and hasattr(h, 'before_fit')
-            if begins and h.state_dict(): h.before_fit(learn)
+        n = len(self._left_out(learn))
+        for call in learn.calls.at['before_fit']:       # hooks with a state begin as in a fit that is resumed
+            h = call.hook
+            if h is not self and 'checkpoints' not in h.provides and h.state_dict(): call(learn)
         if n > self.max_skips: raise RuntimeError(
             f'SpikeGuard would have left out {n} batches, up to batch {row["batch_idx"]} of epoch {row["epoch"]} '
             f'({row["why"]} {value:.4g}, limit {limit:.4g}): is the learning rate too high, or the data broken? '
             f'Training was rewound, and is {learn.position}; learn.spikes lists the batches')
 
     def after_fit(self, learn: Learner) -> None:
-        self.kept = None
-        n = sum(o['batch'] > learn.plan.first_batch for o in learn.history.spikes)
-        if n and learn.is_main and learn.plan.has_begun:
-            print(f'SpikeGuard: {n} spike{"s" if n > 1 else ""} in this fit, see learn.spikes')
+        self.kept, self.now = None, {}
+        n = len(self._spikes(learn))
+        if n and learn.is_main: print(f'SpikeGuard: {n} spike{"s" if n > 1 else ""} in this fit, see learn.spikes')
