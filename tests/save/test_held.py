@@ -66,7 +66,7 @@ def test_collections_of_a_model_that_changed_are_named(tmp_path):
 WRAPS = {'plain': lambda m: m, 'compiled': lambda m: torch.compile(m, backend='eager'), 'parallel': nn.DataParallel,
          'inside': lambda m: nn.Sequential(torch.compile(m[0], backend='eager'), *m[1:])}
 
-@pytest.mark.parametrize('there, here', product(WRAPS, WRAPS))
+@pytest.mark.parametrize('there, here', [*product(WRAPS, WRAPS)])
 def test_wrapped_models_save_and_load_plain_names(tmp_path, there, here):
     def make(kind, seed, *hooks):
         torch.manual_seed(seed)

@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['plain_name', 'weights_of', 'load_weights', 'frozen_names', 'capture', 'as_state', 'restore']
 
-# %% ../../nbs/save/02_state.ipynb #e3e09931
+# %% ../../nbs/save/02_state.ipynb #cd2ec3c0
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -134,27 +133,28 @@ def frozen_names(m: nn.Module) -> list[str]:
     "Return the names of frozen parameters, all names of tied ones"
     return [plain_name(k) for k, p in m.named_parameters(remove_duplicate=False) if not p.requires_grad]
 
-# %% ../../nbs/save/02_state.ipynb #b7853375
+# %% ../../nbs/save/02_state.ipynb #c57faa9c
 def _generators(learn):
     "Return an object whose attributes are those of all modules, generators among them"
     found = {}
     for name, m in named_parts(learn, learn.own_model).items(): found |= {f'{name}.{k}': o for k, o in vars(m).items()}
     return SimpleNamespace(**found)
 
-def _changed(learn):
+def _changed(learn, now):
     "Return the attributes of modules that fits have changed: name → value before"
-    return {**changed(learn, getattr(learn.fitting, 'before', attributes(learn))), **learn.attributes}
+    return {**changed(now, learn.fitting.before if learn.fitting else now), **learn.attributes}
 
 def _held(learn):
     "Return what modules hold beside tensors, and the names of what cannot be restored"
-    now, names = attributes(learn), _changed(learn)
+    now = attributes(learn)
+    names = _changed(learn, now)
     plain = {k: now[k] for k in names if k in now and type(now[k]) is not list}
     return {'generators': rng_states(_generators(learn))[1], 'attributes': plain, 'lost': [k for k in names if k not in plain]}
 
 def _load_held(learn, held):
     "Restore what `_held` returned; what no fit has changed stays. List what could not be restored"
     parts, here = named_parts(learn, learn.own_model), attributes(learn)
-    for k, v in {**_changed(learn), **held['attributes']}.items():
+    for k, v in {**_changed(learn, here), **held['attributes']}.items():
         path, _, name = k.rpartition('.')
         if type(v) is list or path not in parts or k not in here and hasattr(parts[path], name): continue
         learn.attributes.setdefault(k, here.get(k))
@@ -190,7 +190,7 @@ def capture(
         state['processes'] = [mine]*world.size if is_for_me else world.all_gather(mine)
     return state
 
-# %% ../../nbs/save/02_state.ipynb #a2cab83c
+# %% ../../nbs/save/02_state.ipynb #7f25aa98
 def _own(learn, state):
     "Return the own state of this rank; None if there was only one rank, or another number"
     n = state['state']['num_processes']
@@ -209,8 +209,8 @@ def _check(learn, state, modules):
     def text(o): return f'{o["type"]} with groups of {[*map(len, o["names"])]} parameters'
     for k, o in here.items():
         if any(o[name] != there[k][name] for name in ('type', 'names')): raise ValueError(
-            f'the checkpoint belongs to a different optimizer{k and f" {k!r}"}: {text(there[k])}; here it is {text(o)}, '
-            'or the same ones in another order')
+            f'the checkpoint belongs to a different optimizer{k and f" {k!r}"}: {text(there[k])} there and {text(o)} here, '
+            'which are others, or the same ones in another order')
     run, notes = state['run'], []
     if state['device'] != learn.device.type: notes.append(
         f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
