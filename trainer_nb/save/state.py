@@ -70,7 +70,7 @@ def load_weights(learn: Learner, weights: dict) -> None:
     for k, m in modules.items(): _load_module(m, weights['modules'][k])
     if average is not None: average.load_state_dict(weights['average'])
 
-# %% ../../nbs/save/02_state.ipynb #8bdfcea0
+# %% ../../nbs/save/02_state.ipynb #e674e6c7
 _SAME = 'type', 'batches', 'samples', 'bs', 'sampler', 'shuffle'      # in the middle of a pass
 
 def _describe(dl):
@@ -78,10 +78,11 @@ def _describe(dl):
     found = []
     for o in each(dl):
         batches, data = getattr(o, 'batch_sampler', None), getattr(o, 'dataset', None)
+        if batches is None: batches = o
         while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
         values = (type(o).__name__, length(o), length(next(iter(getattr(o, 'tensors', ())), data)),
-                  getattr(batches or o, 'batch_size', getattr(o, 'bs', None)),
-                  type(getattr(batches or o, 'sampler', None)).__name__, getattr(o, 'shuffle', None))
+                  getattr(batches, 'batch_size', getattr(o, 'bs', None)),
+                  type(getattr(batches, 'sampler', None)).__name__, getattr(o, 'shuffle', None))
         found.append({**dict(zip(_SAME, values)), 'workers': getattr(o, 'num_workers', 0)})
     return found
 
