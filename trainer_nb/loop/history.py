@@ -210,7 +210,8 @@ class History:
         rest = iter(cells)
         lines = [head, *([i] if isinstance(i, str) else next(rest) for i in picked)]
         if best not in (None, self.best(first)): lines.append(['marked: the best epoch of the latest fit'])
-        elif best is None and self.latest.kept: lines.append([f'restored: the weights of {self.place(self.latest.kept)}'])
+        elif best is None and self.latest.kept:
+            lines.append([f'restored: the weights of {self.place(self.latest.kept)}'])
         return lines, None if best is None else picked.index(best)
 
     def lines(self,

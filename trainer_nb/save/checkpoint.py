@@ -361,8 +361,7 @@ def load_best(
     with as_state():
         average = state['hooks'].get(state['provided'].get('average'))
         load_weights(learn, {'modules': state['modules'], 'average': average})
-    i, rows, monitor = manifest['epoch'] - 1, learn.history.epoch_rows, manifest['monitor']
-    is_its = not manifest['in_epoch'] and i < len(rows) and rows[i].get(monitor) == manifest['metric']
-    if is_its: learn.history.latest.kept = i
+    rows, monitor = [*learn.history.epoch_rows, *learn.history.valid_rows], manifest['monitor']
+    learn.history.latest.kept = next((o for o in rows if o.get(monitor) == manifest['metric']), None)
     print(f'{manifest["file"]}: {monitor} was best {manifest["position"]} ({format_value(manifest["metric"])}); '
           'these weights are loaded')

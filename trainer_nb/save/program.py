@@ -37,7 +37,7 @@ def _reduced(o):
     if isinstance(o, Learner): return *made_by, {**state, **_LEFT}
     return *made_by, {**{k: v for k, v in vars(o).items() if not callable(v)}, **state}
 
-# %% ../../nbs/save/05_program.ipynb #d69e9583
+# %% ../../nbs/save/05_program.ipynb #6f57436c
 def _parts(o):
     "Return the parts of an object by the text that leads to each"
     if isinstance(o, FunctionType):
@@ -56,20 +56,21 @@ def _path(program, o, seen):
         if at is o: return re.sub(r"\._(modules|parameters|buffers)\['(\w+)'\]", r'.\2', path)
         if id(at) in done: continue
         done.add(id(at))
-        todo += [(path + name, part) for name, part in _parts(at).items() if id(part) in seen or isinstance(part, _PLAIN)]
+        todo += [(path + name, part) for name, part in _parts(at).items()
+                 if id(part) in seen or isinstance(part, _PLAIN)]
     return ''
 
-# %% ../../nbs/save/05_program.ipynb #0c4b7b86
+# %% ../../nbs/save/05_program.ipynb #c838f499
 def _refusal(program, o, seen, e):
     "Make the error for a part that cannot be pickled"
     path = re.sub(r"^\['(learn|hooks)'\]", r'\1', _path(program, o, seen)) or 'a part of it'
-    remedy = 'open or make it where it is used, on the first call, or leave it out of the state in a method __getstate__'
+    remedy = 'open or make it where it is used, on the first call, or leave it out of the state, in __getstate__'
     if isinstance(o, GeneratorType): remedy = 'make it a Dataset, or a class whose __iter__ starts anew'
     kind = f'{type(o).__module__}.{type(o).__qualname__}'.removeprefix('builtins.')
     return TypeError(f'{path} is a {kind}, which cannot be copied to another process '
                      f'({type(e).__name__}: {e}): {remedy}')
 
-# %% ../../nbs/save/05_program.ipynb #cc5ff156
+# %% ../../nbs/save/05_program.ipynb #f7db06f9
 def pack(
     program: Any,               # a learner, or anything else; pickled with the code of its classes and functions
     path: str | Path,           # file to write, replaced once it is complete
@@ -84,7 +85,7 @@ def pack(
 
         def reducer_override(self, o):
             seen[id(o)] = o
-            if isinstance(o, io.TextIOWrapper) and o not in (sys.stdout, sys.stderr):   # cloudpickle copies what it holds
+            if isinstance(o, io.TextIOWrapper) and o not in (sys.stdout, sys.stderr):   # else its text is copied
                 raise TypeError('cannot pickle an open file')
             if type(o) in (Tensor, nn.Parameter) and o.layout is torch.strided:
                 storage = o.untyped_storage()

@@ -77,7 +77,7 @@ class _Watch(Hook):
 
     def load_state_dict(self, state: Mapping) -> None: vars(self).update(state)
 
-# %% ../../nbs/save/04_watch.ipynb #fcebac3d
+# %% ../../nbs/save/04_watch.ipynb #dc92086e
 class EarlyStopping(_Watch):
     "End a fit that no longer improves, and restore the weights of the best validation"
     ord, unique = 50, True
@@ -133,7 +133,7 @@ class EarlyStopping(_Watch):
         now, best = self.watched.rating(row), self.rating
         is_better = now is not None and (best is None or now[0] < best[0] - self.min_delta)
         self.has_improved = self.has_improved or is_better
-        if is_better or now and now[0] == best[0] and now < best:   # a tie goes to the lower loss, and is no improvement
+        if is_better or now and now[0] == best[0] and now < best:   # a tie goes to the lower loss: no improvement
             self.rating, self.best_row, self.best, self.best_epoch = now, dict(row), row[self.monitor], row['epoch']
             if self.restore_best: self.weights = weights_of(learn)
 
