@@ -300,7 +300,7 @@ def _load(learn, state, verb):
     has_end = fit.plan.end_epoch or fit.plan.end_step
     learn.stopped = fit if has_end and fit.is_open(learn.state) else None
 
-# %% ../../nbs/save/03_checkpoint.ipynb #8f5f5dfc
+# %% ../../nbs/save/03_checkpoint.ipynb #4905212a
 def _folder_of(learn, folder, verb):
     "Return the `Folder` that a verb reads between fits, and the hook if that writes there"
     learn.check_thread()
@@ -325,13 +325,11 @@ def rewind(
     Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those kept.
     """
     there, hook = _folder_of(learn, folder, 'rewind')
-    if (epoch is None) == (step is None):
+    if epoch is None and step is None:
         raise TypeError('rewind needs an epoch or a step: rewind(epoch=3), or rewind(step=120)')
-    if step is None: wanted = {'epoch': as_count('epoch', epoch), 'in_epoch': False}
-    else: wanted = {'step': as_count('step', step)}
     def choose():
         if hook is not None: there.lock.acquire()
-        manifest = there.of_run(hook and hook.run, **wanted)
+        manifest = there.point(epoch, step, hook and hook.run)
         return there.read(manifest), there.path/manifest['file'], manifest
     try:
         n, (state, _, manifest) = learn.history.n_steps, _read(learn, choose)
@@ -341,7 +339,7 @@ def rewind(
         if hook is not None and learn.world.first(there.manifests()[-1] != manifest): hook.save(learn)
     finally: there.lock.release()
 
-# %% ../../nbs/save/03_checkpoint.ipynb #bb013731
+# %% ../../nbs/save/03_checkpoint.ipynb #fc13caf5
 def load_best(
     learn: Learner,
     folder: str | Path | None = None,   # of the checkpoints; None: that of the hook `Checkpoint`

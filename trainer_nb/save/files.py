@@ -6,7 +6,7 @@
 __all__ = ['FORMAT', 'host_copy', 'arrived', 'BadCheckpoint', 'write_state', 'read_state', 'Lock', 'path_in', 'find', 'Folder',
            'read_checkpoint']
 
-# %% ../../nbs/save/01_files.ipynb #e2457d8d
+# %% ../../nbs/save/01_files.ipynb #0eec5c6c
 import errno, json, os, platform, re, warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..base import check_kinds, library_versions, listed, open_file, read_file, replacing
-from ..loop import rank
+from ..loop import as_count, rank
 
 # %% ../../nbs/save/01_files.ipynb #5653dcfc
 _PLAIN = {int, float, bool, str, type(None), complex, bytes, torch.Size, torch.dtype, torch.device}
@@ -183,7 +183,7 @@ def find(
     rated = [o for o in found[::-1] if o['metric'] is not None and o['monitor'] == monitor]
     return sorted(rated, key=lambda o: rank(o['metric'], o['loss'], o['mode']), reverse=True)
 
-# %% ../../nbs/save/01_files.ipynb #29eec727
+# %% ../../nbs/save/01_files.ipynb #88da2e7f
 class Folder:
     "The checkpoints in a folder; a reader needs no lock"
     def __init__(self, path: str | Path):
@@ -206,19 +206,24 @@ class Folder:
     def of_run(self,
         run: str | None = None,     # id; None, or one that is not here: the newest
         monitor: str | None = None,
-        **wanted: Any,              # as for `find`, like `monitor`; None is any value
+        **wanted: Any,              # as for `find`, like `monitor`
     ) -> dict:                      # raises FileNotFoundError, or ValueError with what there is
         "Return the manifest of a run's newest checkpoint, or of its best, that has some values"
         found = self.manifests()
         if not found: raise FileNotFoundError(f'there is no checkpoint in {self.path}')
         mine = find(found, run=run) or find(found, run=found[-1]['run'])
-        wanted = {k: v for k, v in wanted.items() if v is not None}
         if fits := find(mine, monitor, **wanted): return fits[-1]
         there = dict.fromkeys(f'step={o["step"]}' if o['in_epoch'] else f'epoch={o["epoch"]}' for o in mine[::-1])
         what = [f'{k}={v}' for k, v in {'monitor': monitor, **wanted}.items() if v]
         raise ValueError(
             f'no checkpoint in {self.path} has {" and ".join(what)}. There are {listed([*there], 8)}; '
             'Checkpoint(folder, every=..., keep=..., monitor=...) says when to save, and which to keep')
+
+    def point(self, epoch: int | None, step: int | None, run: str | None = None) -> dict:
+        "Return the manifest of a run's newest checkpoint, after `epoch` whole epochs, or at `step`; errors as for `of_run`"
+        if epoch is not None and step is not None: raise TypeError('pass either an epoch or a step, not both')
+        if step is not None: return self.of_run(run, step=as_count('step', step))
+        return self.of_run(run) if epoch is None else self.of_run(run, epoch=as_count('epoch', epoch), in_epoch=False)
 
     def read(self, manifest: dict) -> dict:
         "Read a state; raises BadCheckpoint"
