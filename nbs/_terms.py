@@ -86,8 +86,8 @@ TERMS = _listed({   # page, or page#section → terms
     'features/07_compile': 'torch.compile',
     'features/08_profile': 'profiler, profiling',
     'save/03_checkpoint': 'checkpointing, save, save and load, load model, save model, rewind, roll back, go back, '
-                          'undo epochs, save best model, best model, load best model, best weights, best checkpoint, keep best, '
-                          'ModelCheckpoint, save_best_only',
+                          'undo epochs, save best model, best model, load best model, best weights, '
+                          'best checkpoint, keep best, ModelCheckpoint, save_best_only',
     'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',
     'runs/24_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring',
     'save/04_watch': 'early stopping, patience, restore best weights',

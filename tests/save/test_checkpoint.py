@@ -286,8 +286,8 @@ def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
 
 # Faults of the disk
 
-INFO = {'run': 'a', 'step': 1, 'epoch': 0, 'in_epoch': True, 'position': '', 'processes': 1, 'monitor': None, 'mode': None,
-        'metric': None, 'loss': None}
+INFO = {'run': 'a', 'step': 1, 'epoch': 0, 'in_epoch': True, 'position': '', 'processes': 1, 'monitor': None,
+        'mode': None, 'metric': None, 'loss': None}
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs the names of open files')
 def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch):

@@ -33,15 +33,15 @@ def _parse_every(every):
         f"every is {every!r}: expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
     return m[1] and int(m[1]), m[2] and float(m[2])*{'s': 1, 'min': 60, 'h': 3600}[m[3]]
 
-# %% ../../nbs/save/03_checkpoint.ipynb #d3722c1d
+# %% ../../nbs/save/03_checkpoint.ipynb #30034799
 def _where(learn): return learn.position, learn.history.n_steps
 
 def _check(learn):
     "Name what a checkpoint leaves out, and refuse what none can hold; raises TypeError"
     state = learn.world.whole(capture(learn))
     if lost := state['held']['lost']: warnings.warn(
-        f'no checkpoint holds {listed(lost)}, which changed in the fit: keep what steps change in numbers or buffers of '
-        'the module, or in an object in Learner(state=...)', stacklevel=2)
+        f'no checkpoint holds {listed(lost)}, which changed in the fit: keep what steps change in numbers or buffers '
+        'of the module, or in an object in Learner(state=...)', stacklevel=2)
     try: host_copy(state, copy=lambda t: t)
     except TypeError as e:
         e.add_note('raised by Checkpoint after the first step, since nothing could be saved later, either: define '
@@ -60,8 +60,8 @@ class Checkpoint(Hook):
 
     def __init__(self,
         folder: str | Path,          # created if it does not exist
-        every: str | int = 'epoch',  # 'epoch', number of optimizer steps, or a duration, '10min'; besides, it saves at each
-                                     # validation that is the best so far, and at the end
+        every: str | int = 'epoch',  # 'epoch', number of optimizer steps, or a duration, '10min'; besides, it
+                                     # saves at each validation that is the best so far, and at the end
         keep: int = 3,               # ≥ 1: number of the latest checkpoints to keep
         monitor: str | None = 'valid_loss', # column of the validations or epochs; None: keep no best one
         mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name

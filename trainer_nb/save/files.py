@@ -65,7 +65,7 @@ def arrived(device: torch.device) -> Callable:
     event.record(torch.cuda.current_stream(device))
     return event.synchronize
 
-# %% ../../nbs/save/01_files.ipynb #8bd3c528
+# %% ../../nbs/save/01_files.ipynb #765988dd
 FORMAT = 1      # of the files; `read_state` refuses any other
 
 class BadCheckpoint(ValueError):
@@ -91,7 +91,8 @@ def read_state(path: str | Path) -> dict:     # raises FileNotFoundError
         if state['format'] == FORMAT: return state
         why = f'it has format {state["format"]!r}, and this version of trainer_nb reads {FORMAT}'
     except FileNotFoundError: raise
-    except KeyError: why = f'if it is the state_dict of a module, model.load_state_dict(torch.load({path.name!r})) loads it'
+    except KeyError: why = ('if it is the state_dict of a module, '
+                            f'model.load_state_dict(torch.load({path.name!r})) loads it')
     except Exception as e:      # zipfile and torch raise all sorts of errors for bytes they cannot read
         why = str(e).partition('. ')[0] or type(e).__name__
     raise BadCheckpoint(f'{path.name} is not a checkpoint, or is damaged: {why}')
@@ -183,7 +184,7 @@ def find(
     rated = [o for o in found[::-1] if o['metric'] is not None and o['monitor'] == monitor]
     return sorted(rated, key=lambda o: rank(o['metric'], o['loss'], o['mode']), reverse=True)
 
-# %% ../../nbs/save/01_files.ipynb #88da2e7f
+# %% ../../nbs/save/01_files.ipynb #56174e65
 class Folder:
     "The checkpoints in a folder; a reader needs no lock"
     def __init__(self, path: str | Path):
@@ -220,7 +221,7 @@ class Folder:
             'Checkpoint(folder, every=..., keep=..., monitor=...) says when to save, and which to keep')
 
     def point(self, epoch: int | None, step: int | None, run: str | None = None) -> dict:
-        "Return the manifest of a run's newest checkpoint, after `epoch` whole epochs, or at `step`; errors as for `of_run`"
+        "Return the manifest of a run's newest checkpoint, after `epoch` whole epochs or at `step`, as `of_run` does"
         if epoch is not None and step is not None: raise TypeError('pass either an epoch or a step, not both')
         if step is not None: return self.of_run(run, step=as_count('step', step))
         return self.of_run(run) if epoch is None else self.of_run(run, epoch=as_count('epoch', epoch), in_epoch=False)
@@ -265,7 +266,7 @@ class Folder:
         for o in path, path.with_suffix('.json'): o.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        "With the lock, delete what a killed process left: temporary files, with their states, and manifests without one"
+        "With the lock, delete what a killed process left: temporary files with their states, manifests without"
         for o in [*self.path.iterdir()]:
             name = re.sub(r'^\.(.+)\.[0-9a-f]+\.tmp$', r'\1', o.name)
             if not _NAME.fullmatch(name): continue

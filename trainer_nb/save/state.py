@@ -70,7 +70,7 @@ def load_weights(learn: Learner, weights: dict) -> None:
     for k, m in modules.items(): _load_module(m, weights['modules'][k])
     if average is not None: average.load_state_dict(weights['average'])
 
-# %% ../../nbs/save/02_state.ipynb #e674e6c7
+# %% ../../nbs/save/02_state.ipynb #0034c975
 _SAME = 'type', 'batches', 'samples', 'bs', 'sampler', 'shuffle'      # in the middle of a pass
 
 def _describe(dl):
@@ -93,20 +93,21 @@ def _inexact(name, dl, before, at, warm):
         other = [f'{k} {there[k]} there, {here[k]} here' for k in _SAME if there[k] != here[k]]
         if n and other: raise ValueError(
             f'the checkpoint is in the middle of a pass over {name}, after {n} batches, and the loader has changed '
-            f'({"; ".join(other)}): resume with the same data and batch size, or from a checkpoint at the end of an epoch')
+            f'({"; ".join(other)}): resume with the same data and batch size, or from a checkpoint at the end of an '
+            'epoch')
         kind, has_own = f'{name} is a {here["type"]}', hasattr(o, 'load_state_dict')
         if hasattr(o, 'is_seeded'): continue
         if n and has_own and here['workers']: notes.append(
-            f'{kind} with {here["workers"]} workers, which resumes at its own position: random numbers that samples draw '
-            'differ from here on. SeededLoader is exact')
+            f'{kind} with {here["workers"]} workers, which resumes at its own position: random numbers that samples '
+            'draw differ from here on. SeededLoader is exact')
         elif n and not has_own and adapter_of(o).reads_again and not is_stock(o): notes.append(
             f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again')
         elif n and there['workers'] != here['workers']: notes.append(
-            f'{name} had {there["workers"]} workers and has {here["workers"]}: the order of the samples is the same, but '
-            'not the random numbers that they draw')
+            f'{name} had {there["workers"]} workers and has {here["workers"]}: the order of the samples is the same, '
+            'but not the random numbers that they draw')
         if warm and not has_own and getattr(o, 'persistent_workers', False): notes.append(
-            f'{name} has persistent workers, whose RNG states depend on all earlier passes: what they draw at random is '
-            'not exact. SeededLoader, or persistent_workers=False, is')
+            f'{name} has persistent workers, whose RNG states depend on all earlier passes: what they draw at random '
+            'is not exact. SeededLoader, or persistent_workers=False, is')
     return notes
 
 # %% ../../nbs/save/02_state.ipynb #f04d7247
@@ -134,7 +135,7 @@ def frozen_names(m: nn.Module) -> list[str]:
     "Return the names of frozen parameters, all names of tied ones"
     return [plain_name(k) for k, p in m.named_parameters(remove_duplicate=False) if not p.requires_grad]
 
-# %% ../../nbs/save/02_state.ipynb #c57faa9c
+# %% ../../nbs/save/02_state.ipynb #c7c9161c
 def _generators(learn):
     "Return an object whose attributes are those of all modules, generators among them"
     found = {}
@@ -150,7 +151,8 @@ def _held(learn):
     now = attributes(learn)
     names = _changed(learn, now)
     plain = {k: now[k] for k in names if k in now and type(now[k]) is not list}
-    return {'generators': rng_states(_generators(learn))[1], 'attributes': plain, 'lost': [k for k in names if k not in plain]}
+    lost = [k for k in names if k not in plain]
+    return {'generators': rng_states(_generators(learn))[1], 'attributes': plain, 'lost': lost}
 
 def _load_held(learn, held):
     "Restore what `_held` returned; what no fit has changed stays. List what could not be restored"
@@ -191,7 +193,7 @@ def capture(
         state['processes'] = [mine]*world.size if is_for_me else world.all_gather(mine)
     return state
 
-# %% ../../nbs/save/02_state.ipynb #7f25aa98
+# %% ../../nbs/save/02_state.ipynb #f61096b6
 def _own(learn, state):
     "Return the own state of this rank; None if there was only one rank, or another number"
     n = state['state']['num_processes']
@@ -210,8 +212,8 @@ def _check(learn, state, modules):
     def text(o): return f'{o["type"]} with groups of {[*map(len, o["names"])]} parameters'
     for k, o in here.items():
         if any(o[name] != there[k][name] for name in ('type', 'names')): raise ValueError(
-            f'the checkpoint belongs to a different optimizer{k and f" {k!r}"}: {text(there[k])} there and {text(o)} here, '
-            'which are others, or the same ones in another order')
+            f'the checkpoint belongs to a different optimizer{k and f" {k!r}"}: {text(there[k])} there and {text(o)} '
+            'here, which are others, or the same ones in another order')
     run, notes = state['run'], []
     if state['device'] != learn.device.type: notes.append(
         f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
@@ -222,13 +224,14 @@ def _check(learn, state, modules):
         notes += _inexact(name, getattr(learn, name), state['loaders'][name], at, warm)
     return notes
 
-# %% ../../nbs/save/02_state.ipynb #45771f7b
+# %% ../../nbs/save/02_state.ipynb #09960d45
 def _restore_parts(learn, state, modules):
     "Load modules and optimizers; list the buffers that are not here"
     notes, cut = [], learn.world.cut
     for name, m in modules.items():
         saved = state['modules'][name]
-        notes += [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in _load_module(m, saved)]
+        lost = _load_module(m, saved)
+        notes += [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in lost]
         for k, p in m.named_parameters():
             grad = saved['grads'].get(plain_name(k))
             p.requires_grad_(plain_name(k) not in saved['frozen'])
