@@ -7,7 +7,7 @@ import numpy as np
 import pytest, torch
 from torch import nn
 
-from common import batches, digest, make_learner, problem, same, stop_at, told, weights
+from common import batches, digest, make_learner, same, stop_at, told, weights
 from trainer_nb.all import Checkpoint, GradAccum, LambdaHook
 from trainer_nb.save import checkpoint
 from trainer_nb.save.files import BadCheckpoint, Lock
