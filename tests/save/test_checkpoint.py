@@ -286,8 +286,8 @@ def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
 
 # Faults of the disk
 
-INFO = {'run': 'a', 'step': 1, 'epoch': 0, 'in_epoch': True, 'position': '', 'processes': 1, 'monitor': None, 'mode': None,
-        'metric': None, 'loss': None}
+INFO = {'run': 'a', 'step': 1, 'epoch': 0, 'in_epoch': True, 'position': '', 'processes': 1, 'monitor': None,
+        'mode': None, 'metric': None, 'loss': None}
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs the names of open files')
 def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch):
@@ -415,13 +415,3 @@ def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path
     learn = make_learner(metrics=[Wrapped()], hooks=[Checkpoint(tmp_path)])
     with pytest.raises(TypeError, match="'inner'.* is a common.Share") as e: learn.fit(2)
     assert 'state_dict() and load_state_dict()' in str(e.value.__notes__) and learn.state.optimizer_step == 1
-
-def test_resuming_with_other_data_of_the_same_size_warns(tmp_path):
-    def loader(x, y): return DataLoader(TensorDataset(x, y), 6)
-    x, y = torch.randn(24, 4), torch.randint(3, (24,))
-    make_learner(train_dl=loader(x, y), hooks=[Checkpoint(tmp_path)]).fit(1)
-    for other, is_other in ((x.clone(), y), False), ((x.flip(0), y), True), ((x, y.roll(1)), True):
-        learn = make_learner(train_dl=loader(*other), hooks=[Checkpoint(tmp_path/'own')])
-        with told() as said: learn.fit(2, resume=tmp_path)
-        texts = [o for o in said if 'holds other data' in o]
-        assert texts == ['resume: train_dl holds other data than when the checkpoint was saved']*is_other

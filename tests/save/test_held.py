@@ -17,8 +17,8 @@ class Noisy(nn.Module):
     def __init__(self):
         super().__init__()
         self.out, self.drop, self.n, self.heat, self.p, self.kind = nn.Linear(4, 3), nn.Dropout(.5), 0, 1., .5, 'a'
-        self.draws = torch.Generator().manual_seed(3), random.Random(4), np.random.RandomState(5), np.random.default_rng(6)
-        self.torchs, self.pythons, self.olds, self.numpys = self.draws
+        self.torchs, self.pythons = torch.Generator().manual_seed(3), random.Random(4)
+        self.olds, self.numpys = np.random.RandomState(5), np.random.default_rng(6)
 
     def forward(self, x):
         self.n += 1
@@ -34,7 +34,7 @@ def noisy(*hooks, seed=0):
     return make_learner(Noisy(), batches(), batches(seed=2), hooks=hooks, seed=1)
 
 def test_generators_and_counters_of_a_model_are_restored(tmp_path):
-    "In a new learner, and in the same one by rewind, where an attribute had not changed yet; the user's own changes stay"
+    "In a new learner, and in the same one by rewind to where one had not changed yet; the user's own changes stay"
     whole = noisy(Checkpoint(tmp_path/'a', every=1, keep=99))
     whole.fit(2)
     noisy().fit(2, hooks=[stop_at(3), Checkpoint(tmp_path/'b')])
@@ -66,7 +66,7 @@ def test_collections_of_a_model_that_changed_are_named(tmp_path):
 WRAPS = {'plain': lambda m: m, 'compiled': lambda m: torch.compile(m, backend='eager'), 'parallel': nn.DataParallel,
          'inside': lambda m: nn.Sequential(torch.compile(m[0], backend='eager'), *m[1:])}
 
-@pytest.mark.parametrize('there, here', product(WRAPS, WRAPS))
+@pytest.mark.parametrize('there, here', [*product(WRAPS, WRAPS)])
 def test_wrapped_models_save_and_load_plain_names(tmp_path, there, here):
     def make(kind, seed, *hooks):
         torch.manual_seed(seed)
@@ -117,7 +117,8 @@ def test_each_validation_is_judged_and_the_best_one_saved_there(tmp_path):
 def test_a_column_of_epochs_alone_is_judged_after_each(tmp_path):
     learn = rising(tmp_path, 'train_loss', every=7, keep=99, mode='max')
     learn.fit(2, valid_every=5)
-    rated = [(o['epoch'], o['metric']) for o in learn.get_hook('Checkpoint').folder.manifests() if o['metric'] is not None]
+    found = learn.get_hook('Checkpoint').folder.manifests()
+    rated = [(o['epoch'], o['metric']) for o in found if o['metric'] is not None]
     losses = learn.history.epochs['train_loss']
     assert rated[:1] == [(1, losses[0])] and rated[-1] == (2, losses[1]) and len(rated) == 2
     learn.load_best()

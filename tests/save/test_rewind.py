@@ -36,7 +36,8 @@ def test_from_random_points(kind, tmp_path):
         where = {'step': o['step']} if o['in_epoch'] else {'epoch': o['epoch']}
         with learn.added_hooks(*hooks):
             learn.rewind(**where, folder=tmp_path/'a')
-            assert learn.state.optimizer_step == o['step'] and learn.state.epoch == o['epoch']
+            assert learn.state.optimizer_step == o['step']
+            assert learn.state.epoch in (o['epoch'], o['epoch'] + o['in_epoch'])
             learn.resume()
         assert digest(learn) == expected, o
 

@@ -492,7 +492,7 @@ class Fit:
     def _report(self, learn, e):
         "Tell the hooks how it ended; add notes to an error"
         self.time_s, self.opened = self.spent_s, None
-        learn.attributes = {**changed(learn, self.before), **learn.attributes}
+        learn.attributes = {**changed(attributes(learn), self.before), **learn.attributes}
         try:
             if isinstance(e, Stop): self.state = 'stopped'
             if isinstance(e, CancelFit): learn.cancel(e.args[0] if self.state == 'stopped' else 'fit')

@@ -67,7 +67,7 @@ def unchanged(learn: Any) -> Iterator[None]:
     try: yield
     finally:
         before.close()
-        names = [k for k, o in changed(learn, held).items() if type(o) is list]
+        names = [k for k, o in changed(attributes(learn), held).items() if type(o) is list]
         if names: warnings.warn(
             f'{listed(names, 5)} changed in a dry run and is not put back: keep what steps change in numbers, '
             'buffers or tensors of the module, or in an object in Learner(state=...)', stacklevel=3)

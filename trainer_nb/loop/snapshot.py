@@ -54,10 +54,10 @@ def attributes(learn: Any) -> dict:
             if k not in OWN and isinstance(o, (list, int, float, str, type(None))): res[f'{name}.{k}'] = o
     return res
 
-def changed(learn: Any, before: dict) -> dict:
-    "Return the values before of the `attributes` that differ now; what a collection holds is compared by identity"
+def changed(now: dict, before: dict) -> dict:
+    "Return the values before of `attributes` that differ now; what a collection holds is compared by identity"
     def mark(o): return [*map(id, o)] if type(o) is list else o
-    return {k: before.get(k) for k, o in attributes(learn).items() if mark(o) != mark(before.get(k))}
+    return {k: before.get(k) for k, o in now.items() if mark(o) != mark(before.get(k))}
 
 # %% ../../nbs/loop/10_snapshot.ipynb #p0000006
 def named_objects(state: Any) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def _free_name(path):
 def _point(run, at, step):      # manifest; None: the beginning
     if step is None and at == 0 and type(at) is int: return None
     if at is None and step is None and not run.state.is_over: run.checkpoint().wait(60)
-    return Folder(run.path/'checkpoints').of_run(epoch=at, step=step, in_epoch=None if at is None else False)
+    return Folder(run.path/'checkpoints').point(at, step)
 
 def _check_end(totals, point):
     "Refuse a fork that would train nothing"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Checkpoint', 'agreed', 'resume_from', 'save', 'load', 'rewind', 'load_best']
 
-# %% ../../nbs/save/03_checkpoint.ipynb #76e48ed9
+# %% ../../nbs/save/03_checkpoint.ipynb #98e0e417
 import math, re, warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,31 +20,29 @@ from ..base import format_value, listed
 from ..data import set_rng_states
 from ..loop import RESUMABLE, Fit, Hook, Learner, as_count, owners
 from trainer_nb.save.files import (
-    Folder, arrived, check_plain, find, host_copy, read_checkpoint, read_state, write_state
+    Folder, arrived, find, host_copy, read_checkpoint, read_state, write_state
 )
 from .state import as_state, capture, frozen_names, load_weights, restore
 from .watch import Monitor
 
-# %% ../../nbs/save/03_checkpoint.ipynb #5200999d
+# %% ../../nbs/save/03_checkpoint.ipynb #c9678e7f
 def _parse_every(every):
     "Read `every` of `Checkpoint`; return (steps or None, seconds or None), both None for epochs"
-    if every == 'epoch': return None, None
-    if isinstance(every, int) and not isinstance(every, bool) and every >= 1: return every, None
-    m = re.fullmatch(r'(\d+(?:\.\d+)?) *(s|min|h)', every) if isinstance(every, str) else None
-    if m and float(m[1]): return None, float(m[1])*{'s': 1, 'min': 60, 'h': 3600}[m[2]]
-    raise ValueError(f"every is {every!r}: "
-                     "expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
+    m = re.fullmatch(r'epoch|([1-9]\d*)|(?=.*[1-9])(\d+\.?\d*) *(s|min|h)', str(every))
+    if m is None: raise ValueError(
+        f"every is {every!r}: expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
+    return m[1] and int(m[1]), m[2] and float(m[2])*{'s': 1, 'min': 60, 'h': 3600}[m[3]]
 
-# %% ../../nbs/save/03_checkpoint.ipynb #a53437b5
+# %% ../../nbs/save/03_checkpoint.ipynb #30034799
 def _where(learn): return learn.position, learn.history.n_steps
 
 def _check(learn):
     "Name what a checkpoint leaves out, and refuse what none can hold; raises TypeError"
     state = learn.world.whole(capture(learn))
     if lost := state['held']['lost']: warnings.warn(
-        f'no checkpoint holds {listed(lost)}, which changed in the fit: keep what steps change in numbers or buffers of '
-        'the module, or in an object in Learner(state=...)', stacklevel=2)
-    try: check_plain(host_copy(state, copy=lambda t: t), 'the state')
+        f'no checkpoint holds {listed(lost)}, which changed in the fit: keep what steps change in numbers or buffers '
+        'of the module, or in an object in Learner(state=...)', stacklevel=2)
+    try: host_copy(state, copy=lambda t: t)
     except TypeError as e:
         e.add_note('raised by Checkpoint after the first step, since nothing could be saved later, either: define '
                    'state_dict() and load_state_dict() for the object that holds it, or remove Checkpoint')
@@ -62,8 +60,8 @@ class Checkpoint(Hook):
 
     def __init__(self,
         folder: str | Path,          # created if it does not exist
-        every: str | int = 'epoch',  # 'epoch', number of optimizer steps, or a duration, '10min'; besides, it saves at each
-                                     # validation that is the best so far, and at the end
+        every: str | int = 'epoch',  # 'epoch', number of optimizer steps, or a duration, '10min'; besides, it
+                                     # saves at each validation that is the best so far, and at the end
         keep: int = 3,               # ≥ 1: number of the latest checkpoints to keep
         monitor: str | None = 'valid_loss', # column of the validations or epochs; None: keep no best one
         mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name
@@ -73,7 +71,8 @@ class Checkpoint(Hook):
     ):                       # raises NotADirectoryError if `folder` is a file
         self.steps, self.seconds = _parse_every(every)
         self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
-        self.watch = None if monitor is None else Monitor(monitor, mode)
+        self.monitor, self._watch = monitor, None if monitor is None else Monitor(monitor, mode)
+        self.mode = mode
         if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
         self.strict, self.what = strict, what
         self.run = None                 # id of the run, in the manifests that it writes
@@ -87,12 +86,6 @@ class Checkpoint(Hook):
         self._warned = set()            # texts of warnings that were shown in this fit
         self._is_checked = False        # whether the state of this fit can be saved
 
-    @property
-    def monitor(self) -> str | None: return self.watch and self.watch.column
-
-    @property
-    def mode(self) -> str | None: return self.watch and self.watch.mode
-
     def __getstate__(self): return {**vars(self), '_thread': None}
 
     def state_dict(self) -> dict: return {'run': self.run}
@@ -100,21 +93,21 @@ class Checkpoint(Hook):
     def load_state_dict(self, state: dict) -> None: self.run = state['run']
 
     def before_fit(self, learn: Learner) -> None:
-        if self.watch is not None and (self.monitor != 'valid_loss' or learn.valid_dl is not None):
-            self.watch.check(self.name, learn)
+        if self._watch is not None:
+            if self.monitor != 'valid_loss': self._watch.check(self.name, learn)
+            self.mode = self._watch.mode
         is_new = self.run is None or not (learn.history.n_steps or learn.plan.has_begun)
         if is_new: self.run, self.saved_at, self._frozen = learn.world.first(token_hex(4)), None, None
         self._check_frozen(learn)
-        agreed(learn, self._open)
-        n = len(self.folder.manifests()) if is_new and learn.is_main else 0
-        if n: print(f'Checkpoint: {self.folder.path} keeps {n} of another run; '
-                    'fit(..., resume=True) would resume from the newest')
+        def begin():
+            self.folder.lock.acquire()
+            self.folder.tidy()
+            if is_new and (n := len(self.folder.notes())): print(
+                f'Checkpoint: {self.folder.path} keeps {n} of another run; fit(..., resume=True) would resume from the '
+                'newest')
+        agreed(learn, begin)
         self._warned, self._is_checked = set(), False
         if self.seconds: self._due = perf_counter() + self.seconds
-
-    def _open(self):
-        self.folder.lock.acquire()
-        self.folder.tidy()
 
     def after_step(self, learn: Learner) -> None:
         if not (learn.training and learn.stepped): return
@@ -158,7 +151,7 @@ class Checkpoint(Hook):
         fit, state, history = learn.fitting or learn.stopped, learn.state, learn.history
         [valid], [epoch] = history.valid_rows[-1:] or [{}], history.epoch_rows[-1:] or [{}]
         row, end = (valid, valid['batch']) if self.monitor in valid else (epoch, max(history.ends, default=0))
-        is_rated = end == history.n_steps and self.watch is not None and self.watch.rating(row) is not None
+        is_rated = self._watch is not None and end == history.n_steps and self._watch.rating(row)
         value, loss = (row[self.monitor], row.get('valid_loss')) if is_rated else (None, None)
         return {'run': self.run, 'step': state.optimizer_step, 'epoch': state.epoch, 'position': learn.position,
                 'processes': learn.world.size, 'in_epoch': fit is not None and fit.train is not None,
@@ -168,7 +161,7 @@ class Checkpoint(Hook):
 
     def _is_best(self, learn):
         "Return whether the present state is better than all that were saved"
-        if self.watch is None or not learn.is_main: return False
+        if self.monitor is None or not learn.is_main: return False
         now = self._info(learn)
         return find([*self._mine(), *self._writing, now], self.monitor)[-1:] == [now]
 
@@ -197,7 +190,6 @@ class Checkpoint(Hook):
         state = learn.world.whole(capture(learn, what=self.what))
         if not learn.is_main: return
         state, self._writing = host_copy(state), [self._info(learn)]
-        check_plain(state, 'the state')
         self._thread = Thread(target=self._write, args=(arrived(learn.device), state), name='checkpoint')
         self._thread.start()
 
@@ -271,7 +263,7 @@ def resume_from(learn: Learner, source: bool | str | Path) -> bool:
     if learn.is_main: print(f'resumes from {path.name}, saved {state["position"]}')
     return True
 
-# %% ../../nbs/save/03_checkpoint.ipynb #996226df
+# %% ../../nbs/save/03_checkpoint.ipynb #2911e249
 def save(
     learn: Learner,
     path: str | Path,   # file, whose folder is made; an old one is replaced once this is complete
@@ -283,7 +275,6 @@ def save(
                            'learn.request(lambda learn: learn.save(path)) saves after it')
     state = host_copy(learn.world.whole(capture(learn)))
     if not learn.is_main: return
-    check_plain(state, 'the state')
     arrived(learn.device)()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_state(path, state)
@@ -309,7 +300,7 @@ def _load(learn, state, verb):
     has_end = fit.plan.end_epoch or fit.plan.end_step
     learn.stopped = fit if has_end and fit.is_open(learn.state) else None
 
-# %% ../../nbs/save/03_checkpoint.ipynb #8f5f5dfc
+# %% ../../nbs/save/03_checkpoint.ipynb #4905212a
 def _folder_of(learn, folder, verb):
     "Return the `Folder` that a verb reads between fits, and the hook if that writes there"
     learn.check_thread()
@@ -334,13 +325,11 @@ def rewind(
     Raises ValueError, with nothing changed, where no such checkpoint was kept; it lists those kept.
     """
     there, hook = _folder_of(learn, folder, 'rewind')
-    if (epoch is None) == (step is None):
+    if epoch is None and step is None:
         raise TypeError('rewind needs an epoch or a step: rewind(epoch=3), or rewind(step=120)')
-    if step is None: wanted = {'epoch': as_count('epoch', epoch), 'in_epoch': False}
-    else: wanted = {'step': as_count('step', step)}
     def choose():
         if hook is not None: there.lock.acquire()
-        manifest = there.of_run(hook and hook.run, **wanted)
+        manifest = there.point(epoch, step, hook and hook.run)
         return there.read(manifest), there.path/manifest['file'], manifest
     try:
         n, (state, _, manifest) = learn.history.n_steps, _read(learn, choose)
@@ -350,7 +339,7 @@ def rewind(
         if hook is not None and learn.world.first(there.manifests()[-1] != manifest): hook.save(learn)
     finally: there.lock.release()
 
-# %% ../../nbs/save/03_checkpoint.ipynb #bb013731
+# %% ../../nbs/save/03_checkpoint.ipynb #fc13caf5
 def load_best(
     learn: Learner,
     folder: str | Path | None = None,   # of the checkpoints; None: that of the hook `Checkpoint`

@@ -5,17 +5,16 @@
 # %% auto #0
 __all__ = ['plain_name', 'weights_of', 'load_weights', 'frozen_names', 'capture', 'as_state', 'restore']
 
-# %% ../../nbs/save/02_state.ipynb #648fa2ca
+# %% ../../nbs/save/02_state.ipynb #cd2ec3c0
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any
 
 from torch import Tensor, nn
 
-from ..base import batch_code, listed, map_tensors
-from ..data import adapter_of, is_stock, length, loader_generators, rng_states, set_rng_states
+from ..base import listed, map_tensors
+from ..data import adapter_of, each, is_stock, length, rng_states, set_rng_states
 from trainer_nb.loop import (
     Fit, Learner, attributes, changed, load_object_states, load_optimizer, named_parts, object_states, owners,
     parameters, set_buffers, set_opt_modes, unsaved_buffers
@@ -51,8 +50,8 @@ def _check_modules(modules, there):
         faults += [f'{k} is not here' for k in saved if k not in here]
         if faults: raise ValueError(f'the checkpoint belongs to a different {name}: {listed(faults)}')
 
-# %% ../../nbs/save/02_state.ipynb #b96f1a86
-def weights_of(learn: Learner) -> dict[str, Any]:
+# %% ../../nbs/save/02_state.ipynb #32bdcfb9
+def weights_of(learn: Learner) -> dict:
     "Copy the weights and buffers that validation uses, and the state of the average, on the device"
     set_opt_modes(learn.opts.values(), False)       # some optimizers keep other weights for evaluation
     modules, average = owners(learn, learn.own_model), learn.provider('average')
@@ -62,7 +61,7 @@ def weights_of(learn: Learner) -> dict[str, Any]:
     set_opt_modes(learn.opts.values(), learn.training)
     return copy
 
-def load_weights(learn: Learner, weights: dict[str, Any]) -> None:
+def load_weights(learn: Learner, weights: dict) -> None:
     "Load what `weights_of` returned into a learner of the same model; raises ValueError, with nothing changed"
     modules, average = owners(learn, learn.own_model), learn.provider('average')
     _check_modules(modules, weights['modules'])
@@ -71,54 +70,47 @@ def load_weights(learn: Learner, weights: dict[str, Any]) -> None:
     for k, m in modules.items(): _load_module(m, weights['modules'][k])
     if average is not None: average.load_state_dict(weights['average'])
 
-# %% ../../nbs/save/02_state.ipynb #0265a2e1
-_SAME = 'type', 'batches', 'samples', 'bs', 'sampler'        # in the middle of a pass
+# %% ../../nbs/save/02_state.ipynb #0034c975
+_SAME = 'type', 'batches', 'samples', 'bs', 'sampler', 'shuffle'      # in the middle of a pass
 
 def _describe(dl):
-    "Describe, in plain values, what a position in a loader depends on"
-    if dl is None: return {}
-    batches, data, parts = getattr(dl, 'batch_sampler', None), getattr(dl, 'dataset', None), adapter_of(dl).parts
-    tensors = getattr(dl, 'tensors', None) or getattr(data, 'tensors', None) or ()
-    if data is None and tensors: data = tensors[0]
-    while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
-    if hasattr(dl, 'shuffle'): order = 'shuffled' if dl.shuffle else ''
-    else: order = type(getattr(batches, 'sampler', getattr(dl, 'sampler', None))).__name__
-    return {'type': type(dl).__name__, 'batches': length(dl), 'samples': None if data is None else length(data),
-            'bs': getattr(batches, 'batch_size', None) or getattr(dl, 'batch_size', getattr(dl, 'bs', None)),
-            'sampler': order, 'workers': getattr(dl, 'num_workers', 0),
-            'data': batch_code([o for o in tensors if type(o) is Tensor]),  # others may draw
-            'parts': {k: _describe(o) for k, o in parts.items()}}
+    "Describe, in plain values, what a position in a loader, and in each inside it, depends on"
+    found = []
+    for o in each(dl):
+        batches, data = getattr(o, 'batch_sampler', None), getattr(o, 'dataset', None)
+        if batches is None: batches = o
+        while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
+        values = (type(o).__name__, length(o), length(next(iter(getattr(o, 'tensors', ())), data)),
+                  getattr(batches, 'batch_size', getattr(o, 'bs', None)),
+                  type(getattr(batches, 'sampler', None)).__name__, getattr(o, 'shuffle', None))
+        found.append({**dict(zip(_SAME, values)), 'workers': getattr(o, 'num_workers', 0)})
+    return found
 
-def _inexact(name, dl, before, at, warm, is_here):
+def _inexact(name, dl, before, at, warm):
     "Refuse a position in other data than was described before; list what may not be exact"
-    now, parts, n = _describe(dl), adapter_of(dl).parts, 0 if at is None else at['n']
-    workers, seeds = now.get('workers'), hasattr(dl, 'is_seeded')
-    if n and (other := [f'{k} {before.get(k)} there, {now.get(k)} here' for k in _SAME if before.get(k) != now.get(k)]):
-        raise ValueError(
-            f'the checkpoint is in the middle of a pass over {name}, after {n} of {before.get("batches")} batches, and '
-            f'the loader has changed ({"; ".join(other)}): resume with the same data and batch size, or from a '
-            'checkpoint at the end of an epoch')
-    notes = []
-    if is_here and before.get('data', now.get('data')) != now.get('data'):
-        notes.append(f'{name} holds other data than when the checkpoint was saved')
-    for k, o in parts.items():
-        notes += _inexact(f'{name}[{k!r}]', o, before.get('parts', {}).get(k, {}), at['loader']['parts'][k] if n else None, warm, is_here)
-    if parts or dl is None or seeds: return notes
-    kind = f'{name} is a {type(dl).__name__}'
-    if n and at['loader'] is not None:
-        if workers: notes.append(f'{kind} with {workers} workers, which resumes at its own position: random numbers '
-                                 'that samples draw differ from here on. SeededLoader is exact')
-    elif n and not is_stock(dl) and adapter_of(dl).reads_again: notes.append(
-        f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again')
-    elif n and before['workers'] != workers: notes.append(
-        f'{name} had {before["workers"]} workers and has {workers}: the order of the samples is the same, but not the '
-        'random numbers that they draw')
-    if warm and getattr(dl, 'persistent_workers', False) and not hasattr(dl, 'state_dict'): notes.append(
-        f'{name} has persistent workers, whose RNG states depend on all earlier passes: what they draw at random is '
-        'not exact. SeededLoader, or persistent_workers=False, is')
+    n, notes = 0 if at is None else at['n'], []
+    for o, there, here in zip(each(dl), before, _describe(dl)):
+        other = [f'{k} {there[k]} there, {here[k]} here' for k in _SAME if there[k] != here[k]]
+        if n and other: raise ValueError(
+            f'the checkpoint is in the middle of a pass over {name}, after {n} batches, and the loader has changed '
+            f'({"; ".join(other)}): resume with the same data and batch size, or from a checkpoint at the end of an '
+            'epoch')
+        kind, has_own = f'{name} is a {here["type"]}', hasattr(o, 'load_state_dict')
+        if hasattr(o, 'is_seeded'): continue
+        if n and has_own and here['workers']: notes.append(
+            f'{kind} with {here["workers"]} workers, which resumes at its own position: random numbers that samples '
+            'draw differ from here on. SeededLoader is exact')
+        elif n and not has_own and adapter_of(o).reads_again and not is_stock(o): notes.append(
+            f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again')
+        elif n and there['workers'] != here['workers']: notes.append(
+            f'{name} had {there["workers"]} workers and has {here["workers"]}: the order of the samples is the same, '
+            'but not the random numbers that they draw')
+        if warm and not has_own and getattr(o, 'persistent_workers', False): notes.append(
+            f'{name} has persistent workers, whose RNG states depend on all earlier passes: what they draw at random '
+            'is not exact. SeededLoader, or persistent_workers=False, is')
     return notes
 
-# %% ../../nbs/save/02_state.ipynb #457b777b
+# %% ../../nbs/save/02_state.ipynb #f04d7247
 def _hook_keys(hooks):
     "Return the hooks by the keys under which their states are saved"
     res, kinds = {}, {}
@@ -132,78 +124,76 @@ def _hook_keys(hooks):
         res[key] = h
     return res
 
-def _optimizer_facts(learn, modules):
-    "Return class and names of parameters, by group, of each optimizer"
+def _optimizers(learn, modules):
+    "Return class, names of parameters by group, and state of each optimizer"
     known = {id(p): plain_name(k) for k, p in nn.ModuleDict(modules).named_parameters()}
-    return {name: {'type': type(o).__name__, 'names': [[known.get(id(p)) for p in g['params']] for g in o.param_groups]}
+    return {name: {'type': type(o).__name__, 'state': o.state_dict(),
+                   'names': [[known.get(id(p)) for p in g['params']] for g in o.param_groups]}
             for name, o in learn.opts.items()}
 
 def frozen_names(m: nn.Module) -> list[str]:
     "Return the names of frozen parameters, all names of tied ones"
     return [plain_name(k) for k, p in m.named_parameters(remove_duplicate=False) if not p.requires_grad]
 
-# %% ../../nbs/save/02_state.ipynb #a4924045
+# %% ../../nbs/save/02_state.ipynb #c7c9161c
 def _generators(learn):
-    "Return the generators that modules hold, as attributes of one object, and their states by name"
+    "Return an object whose attributes are those of all modules, generators among them"
     found = {}
     for name, m in named_parts(learn, learn.own_model).items(): found |= {f'{name}.{k}': o for k, o in vars(m).items()}
-    holder, names = SimpleNamespace(**found), {id(o): k for k, o in found.items()}
-    return holder, {names[id(o)]: s for o, s in zip(loader_generators(holder), rng_states(holder)[1][0])}
+    return SimpleNamespace(**found)
 
-def _changed(learn):
+def _changed(learn, now):
     "Return the attributes of modules that fits have changed: name → value before"
-    return {**changed(learn, getattr(learn.fitting, 'before', attributes(learn))), **learn.attributes}
+    return {**changed(now, learn.fitting.before if learn.fitting else now), **learn.attributes}
 
 def _held(learn):
     "Return what modules hold beside tensors, and the names of what cannot be restored"
-    now, names = attributes(learn), _changed(learn)
+    now = attributes(learn)
+    names = _changed(learn, now)
     plain = {k: now[k] for k in names if k in now and type(now[k]) is not list}
-    return {'generators': _generators(learn)[1], 'attributes': plain, 'lost': [k for k in names if k not in plain]}
+    lost = [k for k in names if k not in plain]
+    return {'generators': rng_states(_generators(learn))[1], 'attributes': plain, 'lost': lost}
 
 def _load_held(learn, held):
     "Restore what `_held` returned; what no fit has changed stays. List what could not be restored"
     parts, here = named_parts(learn, learn.own_model), attributes(learn)
-    for k, v in {**_changed(learn), **held['attributes']}.items():
+    for k, v in {**_changed(learn, here), **held['attributes']}.items():
         path, _, name = k.rpartition('.')
         if type(v) is list or path not in parts or k not in here and hasattr(parts[path], name): continue
         learn.attributes.setdefault(k, here.get(k))
         vars(parts[path])[name] = v
-    holder, states = _generators(learn)
-    set_rng_states(({}, [[held['generators'].get(k, s) for k, s in states.items()]]), holder)
+    set_rng_states(({}, held['generators']), _generators(learn))
     return [f'{k} changed in the fit, and the checkpoint does not hold it: keep what steps change in numbers, buffers '
             'or an object in Learner(state=...)' for k in held['lost']]
 
-# %% ../../nbs/save/02_state.ipynb #d38ae826
+# %% ../../nbs/save/02_state.ipynb #9ba55aae
 def capture(
     learn: Learner,
     is_for_me: bool = False,    # only this rank can restore it, and no rank sends anything
     what: str = 'all',          # as for `Checkpoint`
-) -> dict[str, Any]:
+) -> dict:
     "Return all that another process needs to resume exactly; its tensors are the live ones"
-    fit, world = learn.fitting or learn.stopped or Fit(), learn.world
-    modules, hooks, held = owners(learn, learn.own_model), _hook_keys(learn.hooks), _held(learn)
-    state = {
-        'modules': {k: _module_state(m) for k, m in modules.items()}, 'held': held,
-        'optimizers': {k: {**facts, 'state': learn.opts[k].state_dict()}
-                       for k, facts in _optimizer_facts(learn, modules).items()},
-        'hooks': {key: o for key, h in hooks.items() if (o := h.state_dict())},
-        'provided': {o: key for key, h in hooks.items() for o in h.provides},
+    fit, world, modules = learn.fitting or learn.stopped, learn.world, owners(learn, learn.own_model)
+    hooks, state = _hook_keys(learn.hooks), {
+        'modules': {}, 'optimizers': _optimizers(learn, modules), 'held': _held(learn), 'hooks': {}, 'provided': {},
         'objects': object_states(learn.objects), 'state': asdict(learn.state), 'history': learn.history.state_dict(),
-        'rng_states': fit.rng_states or rng_states(learn.train_dl, learn.valid_dl), 'device': learn.device.type,
+        'rng_states': getattr(fit, 'rng_states', None) or rng_states(learn.train_dl, learn.valid_dl),
         'loaders': {k: _describe(getattr(learn, k)) for k in ('train_dl', 'valid_dl')},
-        'run': fit.state_dict(learn) if fit is learn.fitting or fit is learn.stopped else None,
-        'position': learn.position}
-    for k, m in modules.items():
-        saved, frozen = state['modules'][k], frozen_names(m)
+        'run': fit and fit.state_dict(learn), 'position': learn.position, 'device': learn.device.type}
+    for name, m in modules.items():
+        saved, frozen = _module_state(m), frozen_names(m)
         if what == 'trainable': saved['state'] = {k: v for k, v in saved['state'].items() if k not in frozen}
         grads = {plain_name(k): p.grad for k, p in m.named_parameters() if p.grad is not None}
-        saved |= {'frozen': frozen, 'grads': grads}
+        state['modules'][name] = {**saved, 'frozen': frozen, 'grads': grads}
+    for key, h in hooks.items():
+        if held := h.state_dict(): state['hooks'][key] = held
+        state['provided'] |= dict.fromkeys(h.provides, key)
     if world.size > 1:
-        mine = {**fit.rank_state(learn), 'held': held}
+        mine = {**(fit or Fit()).rank_state(learn), 'held': state['held']}
         state['processes'] = [mine]*world.size if is_for_me else world.all_gather(mine)
     return state
 
-# %% ../../nbs/save/02_state.ipynb #551012ec
+# %% ../../nbs/save/02_state.ipynb #f61096b6
 def _own(learn, state):
     "Return the own state of this rank; None if there was only one rank, or another number"
     n = state['state']['num_processes']
@@ -216,32 +206,32 @@ def _own(learn, state):
 def _check(learn, state, modules):
     "Refuse the state of other modules, optimizers or data; list what may not be exact"
     _check_modules(modules, state['modules'])
-    there, here = state['optimizers'], _optimizer_facts(learn, modules)
+    there, here = state['optimizers'], _optimizers(learn, modules)
     if there.keys() != here.keys(): raise ValueError(
         f'the checkpoint has the optimizers {list(there)}, but the learner has {list(here)}')
     def text(o): return f'{o["type"]} with groups of {[*map(len, o["names"])]} parameters'
     for k, o in here.items():
-        if o != {name: there[k][name] for name in o}: raise ValueError(
-            f'the checkpoint belongs to a different optimizer{k and f" {k!r}"}: {text(there[k])}; here it is {text(o)}, '
-            'or the same ones in another order')
+        if any(o[name] != there[k][name] for name in ('type', 'names')): raise ValueError(
+            f'the checkpoint belongs to a different optimizer{k and f" {k!r}"}: {text(there[k])} there and {text(o)} '
+            'here, which are others, or the same ones in another order')
     run, notes = state['run'], []
-    is_here = state['device'] == learn.device.type      # data elsewhere are not read
-    if not is_here: notes.append(f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: '
-                                 'rounding differs')
+    if state['device'] != learn.device.type: notes.append(
+        f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
     for name, key in ('train_dl', 'train'), ('valid_dl', 'valid'):
         if run is None: break
         at = None if key == 'train' and run['is_trained'] or run[key] is None else run[key]['pass']
         warm = name in run['warm'] and (at is None or at['was_warm'])
-        notes += _inexact(name, getattr(learn, name), state['loaders'][name], at, warm, is_here)
+        notes += _inexact(name, getattr(learn, name), state['loaders'][name], at, warm)
     return notes
 
-# %% ../../nbs/save/02_state.ipynb #1f3e1c16
+# %% ../../nbs/save/02_state.ipynb #09960d45
 def _restore_parts(learn, state, modules):
     "Load modules and optimizers; list the buffers that are not here"
     notes, cut = [], learn.world.cut
     for name, m in modules.items():
         saved = state['modules'][name]
-        notes += [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in _load_module(m, saved)]
+        lost = _load_module(m, saved)
+        notes += [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in lost]
         for k, p in m.named_parameters():
             grad = saved['grads'].get(plain_name(k))
             p.requires_grad_(plain_name(k) not in saved['frozen'])
@@ -272,7 +262,7 @@ def as_state() -> Iterator[None]:
 
 def restore(
     learn: Learner,
-    state: dict[str, Any],
+    state: dict,
     fit: Fit,               # that resumes
     plan: bool = False,     # it also gets the bounds of the saved one
 ) -> list[str]:             # what cannot be exact
