@@ -12,7 +12,7 @@ from trainer_nb.all import (EMA, EarlyStopping, GradAccum, GradClip, Hook, Lambd
                             Run, attach, runs)
 from trainer_nb.base import rng_state
 from trainer_nb.runs.folder import RunFolder, process_start
-from trainer_nb.save import pack, unpack
+from trainer_nb.save import load_packed, pack
 
 here = Path(__file__).parents[1]
 
@@ -112,7 +112,7 @@ class Lookahead(torch.optim.Optimizer):
 def test_an_optimizer_around_another_one_is_copied_whole(tmp_path):
     learn = plain(optim=lambda ps: Lookahead(torch.optim.SGD(ps, .1, momentum=.9)))
     pack(learn, tmp_path/'a.pt')
-    other = unpack(tmp_path/'a.pt')
+    other = load_packed(tmp_path/'a.pt')
     assert vars(other.opt).keys() >= vars(learn.opt).keys()
     for o in learn, other:
         torch.manual_seed(3)        # for the dropout

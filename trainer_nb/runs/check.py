@@ -22,7 +22,7 @@ from ..base import folded, format_bytes, rng_state, set_rng_state, set_seed
 from ..data import length
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
-from ..save import load, pack, save, unpack
+from ..save import load, load_packed, pack, save
 from .process import environment_with
 from .trace import drop_writers, points_in, trace_in
 
@@ -132,7 +132,7 @@ def _size(paths):
 def train_part(folder: str, name: str, spec: str) -> None:
     "In a process of its own: train a part of the program in a folder, and write what happened"
     spec = json.loads(spec)
-    program, place = unpack(Path(folder)/'program.pt'), Path(folder)/name
+    program, place = load_packed(Path(folder)/'program.pt'), Path(folder)/name
     drop_writers(program['learn'])
     hooks = trace_in(place, spec['ends'])
     with warnings.catch_warnings(record=True) as found:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, Hook, Learner, as_count, group_rates, lr_names, set_lr
-from ..save import Folder, unpack
+from ..save import Folder, load_packed
 from .engine import engine_of
 from .folder import RunFolder, count_of
 from .program import launch_run, settings
@@ -138,7 +138,7 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
         f'{os.path.relpath(run.path)} is the run itself: name another folder')
     point, on = _point(run, at, step), engine_of(run.folder)
     if on is not None: on.check()
-    program, info = unpack(run.path/'program.pt'), run.folder.read('run.json')
+    program, info = load_packed(run.path/'program.pt'), run.folder.read('run.json')
     run.check_versions()
     learn, totals = program['learn'], dict(program['totals'])
     has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')

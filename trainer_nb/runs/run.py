@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..draw import attended_kernel, current_cell, marimo_outputs, reaches
 from ..loop import History, Learner, as_hooks
-from ..save import read_checkpoint, read_state, unpack
+from ..save import load_packed, read_checkpoint, read_state
 from .engine import engine_of, submit, withdraw
 from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
 from .fork import Branch, Change, branch_of, fork_run
@@ -231,7 +231,7 @@ class _Learned(_Results):
     def learner(self) -> Learner:
         "Make the learner of this run, with its newest saved state. This runs code from the folder"
         self.check_versions()
-        return self._load_newest(unpack(self.path/'program.pt')['learn'])
+        return self._load_newest(load_packed(self.path/'program.pt')['learn'])
 
     def check_versions(self) -> None:
         "Warn of versions that differ from those of the run"
@@ -247,7 +247,7 @@ class _Learned(_Results):
         return read_checkpoint(self._newest())[0]['modules']['model']['state']
 
     def _with_weights(self):
-        if self._other is None: self._other = without_screen(unpack(self.path/'program.pt')['learn'])
+        if self._other is None: self._other = without_screen(load_packed(self.path/'program.pt')['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
 

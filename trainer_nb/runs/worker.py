@@ -18,7 +18,7 @@ import torch
 from ..base import set_rng_state
 from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
-from ..save import Checkpoint, Folder, Lock, host_copy, unpack, write_state
+from ..save import Checkpoint, Folder, Lock, host_copy, load_packed, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, pending
 from .process import Ranks, error_record, now_here
@@ -254,7 +254,7 @@ def _train(worker):
     ranks = worker.ranks
     def place(storage, at):     # what was on an accelerator on that of this rank
         return storage if at == 'cpu' else storage.to(device=f'{at.partition(":")[0]}:{ranks.local}')
-    program = unpack(worker.folder.path/'program.pt', place if ranks.size > 1 else None)
+    program = load_packed(worker.folder.path/'program.pt', place if ranks.size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt

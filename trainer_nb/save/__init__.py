@@ -1,6 +1,6 @@
 """Checkpoints, early stopping, export. These names are for other wings"""
 from .files import Folder, Lock, host_copy, path_in, read_checkpoint, read_state, write_state
 from .checkpoint import Checkpoint, load, save
-from .program import pack, unpack
+from .program import load_packed, pack
 from .export import load_learner, load_model, plain_config
 from .watch import EarlyStopping, Monitor, SpikeGuard

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['plain_config', 'export', 'load_model', 'load_learner']
 
-# %% ../../nbs/save/06_export.ipynb #55febd29
+# %% ../../nbs/save/06_export.ipynb #0b3932fe
 import json
 from argparse import Namespace
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from torch.export.passes import move_to_device_pass
 from ..base import library_versions, map_tensors, needed, open_file, replacing
 from ..data import Images, Table, Texts
 from ..loop import Learner, class_names, unwrapped
-from .program import pack, unpack
+from .program import load_packed, pack
 from .state import plain_name
 
 # %% ../../nbs/save/06_export.ipynb #90213a47
@@ -120,7 +120,7 @@ def export(
     if averaged is not None: print(f'the average of {hook.name} was exported; average=False exports the live weights')
     return folder
 
-# %% ../../nbs/save/06_export.ipynb #866ee6f9
+# %% ../../nbs/save/06_export.ipynb #7ed5e8c9
 def _trusted(folder, name, trusted, instead):
     "Return the path of a file that can run code"
     path = Path(folder)/name
@@ -154,6 +154,6 @@ def load_learner(
     Raises FileNotFoundError, and ValueError without `trusted=True`.
     """
     path = _trusted(folder, 'learner.pt', trusted, 'export writes it if cloudpickle is installed')
-    learn = unpack(path, 'cpu')
+    learn = load_packed(path, 'cpu')
     learn.move(torch.device(device))
     return learn
