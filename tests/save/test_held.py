@@ -145,8 +145,10 @@ def test_a_lock_that_cannot_be_written_is_given_back(tmp_path):
     old, lock = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), Lock(tmp_path)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        seen = []       # an error that is kept holds what its frames hold
         for _ in range(2):
-            with pytest.raises(OSError, match='File too large'): lock.acquire()
+            with pytest.raises(OSError, match='File too large') as e: lock.acquire()
+            seen.append(e.value)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
