@@ -85,12 +85,14 @@ TERMS = _listed({   # page, or page#section → terms
                            'freeze and unfreeze, BatchNorm',
     'features/03_schedules': 'scheduler, lr scheduler, warmup, cosine annealing, learning rate scheduler',
     'features/04_speed': 'torch.compile, profiler, profiling',
-    'save/04_checkpoint': 'checkpointing, save, save and load, load model, save model',
+    'save/03_checkpoint': 'checkpointing, save, save and load, load model, save model, rewind, roll back, go back, '
+                          'undo epochs, save best model, best model, load best model, best weights, '
+                          'best checkpoint, keep best, ModelCheckpoint, save_best_only',
     'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',
     'runs/24_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring',
-    'save/07_rewind': 'rewind, roll back, go back, undo epochs, save best model, best model, load best model, '
-                      'best weights, best checkpoint, keep best, ModelCheckpoint, save_best_only',
-    'save/05_early_stopping': 'patience, restore best weights',
+    'save/04_watch': 'early stopping, patience, restore best weights',
+    'howto/18_larger_than_the_host': 'distributed checkpoint, dcp, sharded checkpoint',
+    'howto/19_web_service': 'web service, http server, rest api, inference server',
     'save/06_export': 'safetensors, torch.export, deployment, serving',
     'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
     'howto/16_everyday': 'recipes, everyday recipes',

@@ -5,7 +5,7 @@ from torch import nn
 from common import batches, make_learner, stop_when
 from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, Metric, accuracy, sweep
 from trainer_nb.draw import Plot
-from trainer_nb.save import as_mode
+from trainer_nb.save import Monitor
 
 
 @pytest.mark.parametrize('name, values', [('F1', [.5, .7, .9, .8, .7]), ('MSE', [.5, .3, .1, .2, .3])])
@@ -32,8 +32,8 @@ def test_a_name_that_does_not_tell_needs_a_mode(tmp_path):
                   lambda: sweep(print, 1, tmp_path/'s', n_epochs=1, monitor=column)):
         with pytest.raises(ValueError, match=f"'{column}' does not tell .* pass mode='min' or mode='max'"): wrong()
     fit(EarlyStopping(monitor=column, mode='max'))
-    assert as_mode('min', 'valid_accuracy') == 'min'
-    with pytest.raises(ValueError, match="mode is 'larger'"): as_mode('larger', 'valid_loss')
+    assert Monitor('valid_accuracy', 'min').mode == 'min'
+    with pytest.raises(ValueError, match="mode is 'larger'"): Monitor('valid_loss', 'larger')
 
 @pytest.mark.parametrize('make', [
     lambda monitor, tmp: EarlyStopping(monitor=monitor, mode='min'),

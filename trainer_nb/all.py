@@ -26,12 +26,12 @@ from trainer_nb.features import (
     LRScheduler, NaNGuard, OneCycle, Profile, Schedule,
     WarmupCosine, combine, cosine, exponential, linear, warmup
 )
-from .save import Checkpoint, EarlyStopping, SpikeGuard, load_model
+from .save import Checkpoint, EarlyStopping, SpikeGuard, load_learner, load_model
 from trainer_nb.show import (
     BatchSizes, CSVLogger, Controls, Display, JSONLLogger, Log, LRCurve, MLflowLogger,
     TensorBoardLogger, TrackioLogger, WandbLogger, progress
 )
-from .learner import Learner, load_learner
+from .learner import Learner
 from trainer_nb.look import (
     BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Summary
 )

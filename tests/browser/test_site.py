@@ -138,13 +138,13 @@ def test_a_reference_page_opens_with_its_class(tab):
 
 
 FOUND = {       # what people type → the page that comes first
-    'early stopping': 'save/05_early_stopping', 'EarlyStopping': 'save/05_early_stopping',
+    'early stopping': 'save/04_watch', 'EarlyStopping': 'save/04_watch',
     'overfitting': 'start/04_faq', 'confusion matrix': 'look/04_confusion', 'csv': 'lessons/02_table',
     'images': 'lessons/01_images', 'resume': 'tutorials/07_never_lose_a_run', 'gpu': 'start/04_faq',
     'learning rate': 'tutorials/04_learning_rates', 'learning rate finder': 'show/04_lr_find',
     'mixed precision': 'features/01_gradients', 'fp16': 'features/01_gradients', 'loss is nan': 'start/04_faq',
     'out of memory': 'start/04_faq', 'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/10_trackers',
-    'gradient accumulation': 'features/01_gradients', 'save model': 'save/04_checkpoint',
+    'gradient accumulation': 'features/01_gradients', 'save model': 'save/03_checkpoint',
     'scheduler': 'features/03_schedules', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
     'transfer learning': 'lessons/07_pretrained', 'fine-tune': 'lessons/07_pretrained',
     'slow': 'tutorials/06_make_it_fast',
@@ -153,7 +153,7 @@ FOUND = {       # what people type → the page that comes first
     'segmentation': 'lessons/04_segmentation', 'dice': 'lessons/04_segmentation', 'iou': 'lessons/04_segmentation',
     'actor critic': 'examples/14_actor_critic', 'reinforcement learning': 'examples/12_reinforce',
     'top losses': 'look/03_results', 'onnx': 'howto/16_everyday', 'profiler': 'features/04_speed',
-    'save best model': 'save/07_rewind', 'export onnx': 'howto/16_everyday', 'k-fold': 'howto/16_everyday',
+    'save best model': 'save/03_checkpoint', 'export onnx': 'howto/16_everyday', 'k-fold': 'howto/16_everyday',
     'ensemble': 'howto/16_everyday', 'activation checkpointing': 'howto/16_everyday',
     'time series': 'lessons/05_forecasting', 'hugging face': 'lessons/03_text', 'lora': 'lessons/06_adapters',
     'peft': 'lessons/06_adapters', 'timm': 'lessons/07_pretrained',
@@ -174,7 +174,7 @@ def test_search_shows_the_best_first(tab):
     tab.fill('.sidebar-search', 'early stopping')
     tab.press('.sidebar-search', 'Enter')
     tab.wait_for_selector('#search-results li a')
-    assert 'save/05_early_stopping.html' in tab.evaluate('document.querySelector("#search-results li a").href')
+    assert 'save/04_watch.html' in tab.evaluate('document.querySelector("#search-results li a").href')
 
 def test_the_general_index_is_full(tab):
     tab.goto((html/'genindex.html').as_uri())

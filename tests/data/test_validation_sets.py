@@ -11,7 +11,7 @@ from common import (
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.data import end_workers
 from trainer_nb.show.display import Display
-from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.save import EarlyStopping
 from trainer_nb.loop.hooks import CancelStep, LambdaHook
 from trainer_nb.data.loaders import ValidSets
 from trainer_nb.loop.metrics import Metric, accuracy

@@ -9,7 +9,7 @@ from trainer_nb.loop.columns import Accumulator
 from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.draw import Plot
-from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.save import EarlyStopping
 from trainer_nb.loop.history import History
 from trainer_nb.loop.world import World
 

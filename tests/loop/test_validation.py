@@ -6,7 +6,7 @@ import pytest, torch, torch.nn.functional as F
 from common import batches, digest, make_learner, make_model, record, same, shuffled, stop_when, weights
 from trainer_nb.features.schedules import LRScheduler
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.save.early_stopping import EarlyStopping
+from trainer_nb.save import EarlyStopping
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
 from trainer_nb.show.status import planned

@@ -1,5 +1,5 @@
 "Runs: training in another process gives the numbers of `fit`, outlives the kernel, and opens nothing to anybody"
-import os, pickle, random, re, signal, stat, subprocess, sys
+import os, random, re, signal, stat, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from trainer_nb.all import (EMA, EarlyStopping, GradAccum, GradClip, Hook, Lambd
                             Run, attach, runs)
 from trainer_nb.base import rng_state
 from trainer_nb.runs.folder import RunFolder, process_start
-from trainer_nb.runs.program import pack, put, unpack_program
+from trainer_nb.save import load_packed, pack
 
 here = Path(__file__).parents[1]
 
@@ -111,9 +111,8 @@ class Lookahead(torch.optim.Optimizer):
 
 def test_an_optimizer_around_another_one_is_copied_whole(tmp_path):
     learn = plain(optim=lambda ps: Lookahead(torch.optim.SGD(ps, .1, momentum=.9)))
-    (tmp_path/'tensors').mkdir()
-    put(tmp_path, pack(learn))
-    other = unpack_program(tmp_path)
+    pack(learn, tmp_path/'a.pt')
+    other = load_packed(tmp_path/'a.pt')
     assert vars(other.opt).keys() >= vars(learn.opt).keys()
     for o in learn, other:
         torch.manual_seed(3)        # for the dropout
@@ -301,7 +300,7 @@ class Evil:
 
 def plant(folder, path):
     "A program and a result in a run's folder that make `path` where they are unpickled"
-    for name in 'program.pkl', 'result.pt': (folder.path/name).write_bytes(pickle.dumps(Evil(path)))
+    for name in 'program.pt', 'result.pt': torch.save(Evil(path), folder.path/name)
 
 def test_viewing_executes_nothing(tmp_path):
     "A malicious program is not executed by looking at it"

@@ -9,9 +9,8 @@ from trainer_nb.all import Checkpoint, OneCycle
 from trainer_nb.base import rng_state
 from trainer_nb.runs.folder import RunFolder, answers, ask, read_status
 from trainer_nb.runs.record import RecordTail
-from trainer_nb.runs.program import pack, put
 from trainer_nb.runs.worker import Worker, torch_settings
-from trainer_nb.save import Folder, read_state
+from trainer_nb.save import Folder, pack, read_state
 from common import Slow, equal, same, until, weights
 from test_runs import _ends, check_equal, kill, slow_learner, started, stop     # noqa: F401
 from test_runs_fork import make
@@ -67,8 +66,8 @@ def test_full(at, n, code, tmp_path, monkeypatch):
     expected.fit(3)
     folder.make()
     folder.write('run.json', {'name': 'a'})
-    put(folder.path, pack({'learn': trainer(), 'hooks': (), 'kwargs': kwargs, 'totals': kwargs, 'is_stopped': False,
-                           'rng': rng_state(), 'torch': torch_settings()}))
+    pack({'learn': trainer(), 'hooks': (), 'kwargs': kwargs, 'totals': kwargs, 'is_stopped': False,
+          'rng': rng_state(), 'torch': torch_settings()}, folder.path/'program.pt')
     request = ask(folder, 'set_lr', .01)        # the rate that it has: it must be answered
     torch.manual_seed(0)
     disk, worker = Disk(folder.path, monkeypatch), Worker(folder.path)

@@ -6,7 +6,7 @@ import optuna, pytest, torch
 from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 
 from common import batches, equal, make_learner, same, weights
-from test_runs import _ends     # noqa: F401
+from test_runs import Evil, _ends     # noqa: F401
 from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
 from trainer_nb.runs.process import warm_starts
@@ -184,7 +184,7 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
     (tmp_path/'b').mkdir()
     for o in tmp_path/'a/trial-000', tmp_path/'b', tmp_path:
         (o/'run.json').write_text('{}')
-        (o/'program.pkl').write_bytes(b"cos\nsystem\n(S'touch %s'\ntR." % os.fsencode(tmp_path/'hit'))
+        torch.save(Evil(tmp_path/'hit'), o/'program.pt')
     study = optuna.create_study(study_name='sweep', storage=optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
     for name in 'trial-000', '../b', '..', '<b>x</b>': study.ask().set_user_attr('run', name)

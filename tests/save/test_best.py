@@ -1,9 +1,13 @@
 "`load_best` and `fit(keep_best=True)`: the weights of the best epoch, and nothing else"
-import pytest, torch
+import re
+
+import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import LambdaHook, equal, make_learner, problem, same, weights
 from trainer_nb.all import EMA, Checkpoint, EarlyStopping, OneCycle, accuracy
+from trainer_nb.draw import Plot
+from trainer_nb.show.status import outcome
 
 X, Y = problem(60)
 VALUES = [.5, .2, .9, .9, .4, .3]      # of the column, epoch by epoch
@@ -44,14 +48,14 @@ def test_the_average_comes_along(tmp_path):
     assert torch.equal(other.predict(X), learn.predict(X))
     alone = learner(seed=5)
     old = weights(alone.model)
-    with pytest.raises(ValueError, match='validation used EMA there and no average here'): alone.load_best(tmp_path)
+    with pytest.raises(ValueError, match='an average of the weights there or here'): alone.load_best(tmp_path)
     assert same(weights(alone.model), old)
 
 def test_errors_leave_the_learner_alone(tmp_path):
     learn = learner(Checkpoint(tmp_path/'a', monitor=None))
     with pytest.raises(FileNotFoundError, match='no checkpoint'): learn.load_best()
     learn.fit(1)
-    with pytest.raises(ValueError, match='no checkpoint in .* is rated by None'): learn.load_best()
+    with pytest.raises(ValueError, match='no checkpoint in .* has monitor=None'): learn.load_best()
     with pytest.raises(ValueError, match='fit.*keep_best=True'): learner().load_best()
     good = learner(Checkpoint(tmp_path/'b'))
     good.fit(1)
@@ -73,6 +77,64 @@ def test_keep_best(monitor, capsys):
     plain = learner(LambdaHook(), metrics=[accuracy])
     plain.fit(6)
     assert plain.history.epochs['train_loss'] == learn.history.epochs['train_loss']
+
+def falls_apart(batch, learn):
+    "A step that is good for ten steps, then worse and worse"
+    loss = F.mse_loss(learn.model(batch[0]), batch[1])
+    return {'loss': -loss if learn.training and learn.state.optimizer_step >= 10 else loss}
+
+def falling(*hooks, n=40):
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    data = x, x.sum(1, keepdim=True)
+    return make_learner(nn.Linear(3, 1), [data]*n, data, train_step=falls_apart, loss_fn=None, optim=torch.optim.SGD,
+                        lr=.1, hooks=hooks)
+
+@pytest.mark.parametrize('ends', ['done', 'error', 'resumed', 'elsewhere'])
+def test_each_validation_is_judged(ends, tmp_path, capsys):
+    "Eight in one epoch, of which the second is the best; those that a hook makes do not count"
+    each = []
+    def note(learn): each.append((learn.history.valid_rows[-1]['valid_loss'], weights(learn.own_model)))
+    def look(learn):
+        if learn.training and learn.state.batch_idx % 10 == 3: learn.validate([(torch.zeros(1, 3), torch.zeros(1, 1))])
+    def interfere(learn):
+        if learn.training and learn.state.batch_idx == 32:
+            if ends == 'error': raise ArithmeticError
+            if ends != 'done': learn.stop()
+    hooks = LambdaHook(after_valid=note), LambdaHook(after_step=look)
+    learn, stops = falling(*hooks, Checkpoint(tmp_path)), LambdaHook(after_step=interfere)
+    learn.add_hook(stops)
+    kwargs = {'max_steps': 40, 'valid_every': 5, 'keep_best': True}
+    try: learn.fit(**kwargs)
+    except ArithmeticError: pass
+    if ends == 'resumed': learn.resume()
+    if ends == 'elsewhere':
+        learn = falling(*hooks, Checkpoint(tmp_path))
+        learn.fit(**kwargs, resume=True)
+    loss, best = min(each, key=lambda o: o[0])
+    assert same(weights(learn.model), best) and learn.validate()['valid_loss'] == loss < each[-1][0]/1000
+    assert len(each) == (6 if ends == 'error' else 8) and learn.history.latest.kept['valid_loss'] == loss
+    assert 'was best in epoch 0, after batch 10' in capsys.readouterr().out
+
+def test_what_is_shown_of_a_validation_in_mid_epoch():
+    "No row of the table has its value: none is marked, and a line says which one it is"
+    learn = falling()
+    learn.fit(2, valid_every=5, keep_best=True)
+    h = learn.history
+    assert h.marked() is None and '*' not in str(h) and h.epochs['valid_loss'][0] > 1000*h.latest.kept['valid_loss']
+    assert str(h).endswith('restored: the weights of epoch 0, after batch 10') and '<b>' not in h.html()
+    assert re.search(r'best valid_loss 0.04\d* in epoch 0, after batch 10, whose weights learn has', outcome(learn))
+    assert not any(o.rings or o.flags for o in Plot().chart(h.plot_data()).panels)
+    learn = falling()
+    learn.fit(2, keep_best=True)
+    assert learn.history.marked() == learn.history.best() == 0 and '* 0' in str(learn.history)
+
+def test_an_epoch_is_as_good_as_its_best_validation():
+    "The first epoch ends far above its best; all others are worse, so patience counts from there"
+    stop = EarlyStopping(3)
+    learn = falling(stop, n=12)
+    learn.fit(20, valid_every=5)
+    assert stop.is_over and len(learn.history) == 4 and stop.best_row['batch'] == 10 and stop.n_waited == 3
 
 def test_keep_best_beside_early_stopping():
     hook = EarlyStopping(2)

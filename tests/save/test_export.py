@@ -1,11 +1,12 @@
-"An export is what `predict` uses"
-import json
+"An export is what `predict` uses, has plain names, and runs nothing unasked"
+import os, sys
 
 import pytest, torch
+from safetensors.torch import load_file
 from torch import nn
 
-from common import make_learner, problem
-from trainer_nb.all import load_learner, load_model
+from common import make_learner, problem, same, weights
+from trainer_nb.all import EMA, Table, TableNet, accuracy, load_learner, load_model
 
 X, Y = problem()
 
@@ -21,6 +22,8 @@ def test_by_name(tmp_path):
     learn.export(tmp_path, example={'b': X[:2], 'a': X[:2]})
     expected, found = learn.model.eval()(X, 2*X), load_model(tmp_path, trusted=True)(b=2*X, a=X)
     for name in 'zs': assert torch.allclose(found[name], expected[name], atol=1e-5)
+    learn.export(tmp_path)      # no program of other weights stays
+    with pytest.raises(FileNotFoundError, match='no program.pt2'): load_model(tmp_path, trusted=True)
 
 def test_an_example_that_is_none(tmp_path):
     for wrong in 'x', True, {'x': 1.}, (), torch.tensor(1.):
@@ -28,14 +31,66 @@ def test_an_example_that_is_none(tmp_path):
             make_learner().export(tmp_path, example=wrong)
     assert not [*tmp_path.iterdir()]
 
-def test_a_config_that_is_not_ours(tmp_path):
-    "A name that is no loss is not called"
-    learn = make_learner(model=nn.Linear(4, 2), loss_fn=nn.CrossEntropyLoss())
+@pytest.mark.parametrize('wrap', [lambda m: torch.compile(m, backend='eager'), nn.DataParallel, 'inside'])
+def test_a_wrapped_model_has_plain_names(wrap, tmp_path):
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    inside = nn.Sequential(torch.compile(plain[0], backend='eager'), *plain[1:])
+    learn = make_learner(inside if wrap == 'inside' else wrap(plain))
     learn.export(tmp_path)
-    path = tmp_path/'config.json'
-    assert type(load_learner(tmp_path, nn.Linear(4, 2)).loss_fn) is nn.CrossEntropyLoss
-    for name in 'importlib', 'AdaptiveLogSoftmaxWithLoss', 'relu', ['a'], None:
-        path.write_text(json.dumps({'loss_fn': name}))
-        assert load_learner(tmp_path, nn.Linear(4, 2)).loss_fn is None
-    path.write_text(json.dumps({'inputs': {'class': 'Path', 'state': {}}}))
-    with pytest.raises(ValueError, match='expected Table, Images'): load_learner(tmp_path, nn.Linear(4, 2))
+    assert load_file(tmp_path/'model.safetensors').keys() == plain.state_dict().keys()
+    there = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    for o in there, torch.compile(there, backend='eager'):
+        assert same(load_model(tmp_path, o)(X), plain.eval()(X))
+
+def test_a_learner_without_its_data(tmp_path):
+    "Its average, loss with options, metrics and a step of a notebook come along; no optimizer, hook or sample does"
+    def step(batch, learn):
+        pred = learn.model(batch[0]*2)
+        return {'loss': learn.loss_fn(pred, batch[1]), 'pred': pred, 'targ': batch[1]}
+    x = torch.randn(40_000, 4)
+    learn = make_learner(None, (x, x[:, :3].argmax(1)), (X, Y), bs=1000, train_step=step, metrics=[accuracy],
+                         hooks=[EMA(.5)], loss_fn=nn.CrossEntropyLoss(label_smoothing=.3), config={'a': 1})
+    learn.fit(1)
+    there = load_learner(learn.export(tmp_path), trusted=True)
+    assert (tmp_path/'learner.pt').stat().st_size < x.nbytes/10
+    assert there.train_dl is None and there.opts == {} and not there.hooks and there.config == {'a': 1}
+    assert there.validate((X, Y)) == learn.validate() and same(weights(there.model), weights(learn.ema.model))
+    assert learn.history.n_steps == 40 and len(learn.hooks) == 1 and learn.opt.state     # the exported one is untouched
+
+def test_new_rows(tmp_path):
+    pd = pytest.importorskip('pandas')
+    df = pd.DataFrame({'a': ['x', 'y']*20, 'b': range(40), 'late': [0, 1]*20})
+    table = Table(df, 'late')
+    learn = make_learner(TableNet(table), table, bs=8)
+    there = load_learner(learn.export(tmp_path), trusted=True)
+    rows = pd.DataFrame({'a': ['y', 'new'], 'b': [3, 50]})
+    assert same(there.predict(rows), learn.predict(rows)) and there.objects['Table'].train == ()
+
+def test_what_cannot_be_packed_is_named(tmp_path, capsys, monkeypatch):
+    learn = make_learner()
+    learn.export(tmp_path)
+    learn.extra = open(os.devnull)
+    learn.export(tmp_path)
+    assert 'without learner.pt, which load_learner reads: .extra is a _io.TextIOWrapper' in capsys.readouterr().out
+    with pytest.raises(FileNotFoundError, match='no learner.pt'): load_learner(tmp_path, trusted=True)
+    del learn.extra
+    monkeypatch.setitem(sys.modules, 'cloudpickle', None)
+    learn.export(tmp_path)
+    assert 'needs cloudpickle: pip install "trainer_nb[runs]"' in capsys.readouterr().out
+    assert same(weights(load_model(tmp_path, make_learner().model)), weights(learn.model))
+
+class Evil:
+    def __init__(self, path): self.path = str(path)
+    def __reduce__(self): return os.mkdir, (self.path,)
+
+def test_nothing_runs_unasked(tmp_path):
+    learn, hit = make_learner(), tmp_path/'hit'
+    learn.export(tmp_path, example=X[:2])
+    for name in 'program.pt2', 'learner.pt': torch.save(Evil(hit), tmp_path/name)
+    for f in load_model, load_learner:
+        for trust in {}, {'trusted': 1}:
+            with pytest.raises(ValueError, match='trusted=True'): f(tmp_path, **trust)
+    assert same(weights(load_model(tmp_path, make_learner().model)), weights(learn.model))
+    torch.save(Evil(hit), tmp_path/'model.safetensors')
+    with pytest.raises(Exception, match='(?i)header'): load_model(tmp_path, make_learner().model)
+    assert not hit.exists()

@@ -190,7 +190,7 @@ def test_too_many_end_the_fit_before_they_came():
     x, y = bad_points()
     y[60*BS:] += 1e4
     learn = learner(x, y, SpikeGuard('skip', warmup=10, every=10))
-    with pytest.raises(RuntimeError, match='4 batches in a row, up to batch 63 of epoch 0'): learn.fit(1)
+    with pytest.raises(RuntimeError, match='left out 11 batches, up to batch 67 of epoch 0'): learn.fit(1)
     never = learner(*bad_points(), Without())
     never.add_hook(stop_when(lambda learn: learn.training and learn.state.batch_idx == 60))
     never.fit(1)
@@ -199,8 +199,8 @@ def test_too_many_end_the_fit_before_they_came():
     with pytest.raises(RuntimeError, match='left out 2 batches'):
         learner(*bad_points(), SpikeGuard('skip', warmup=10, max_skips=1)).fit(1)
 
-def test_in_a_fit_after_another():
-    "Numbers of epochs go on, and limits begin anew"
+def test_in_a_fit_after_another(capsys):
+    "Numbers of epochs go on, and limits begin anew; what is printed is of the fit that has ended"
     def fitted(first):
         x, y = bad_points()
         y[15*BS] = 0.
@@ -209,6 +209,22 @@ def test_in_a_fit_after_another():
         return learn
     guarded, never = map(fitted, [SpikeGuard('skip', warmup=10, max_skips=5), Without()])
     assert digest(guarded) == digest(never) and len(guarded.spikes) == 9
+    guarded.train_dl = [points(8)]*40
+    guarded.fit(1)
+    said = [o for o in capsys.readouterr().out.splitlines() if 'SpikeGuard' in o]
+    assert said == ['SpikeGuard: 3 spikes in this fit, see learn.spikes']*3
+
+def test_batches_of_a_stopped_epoch_are_not_left_out_of_the_next_one():
+    "A fit after one that was stopped in mid-epoch begins the epoch again, with its number"
+    x, y = bad_points()
+    stop = stop_when(lambda learn: learn.training and learn.state.batch_idx == 70)
+    learn = learner(x, y, SpikeGuard('skip', warmup=10), stop)
+    learn.fit(1)
+    assert {o['batch_idx'] for o in learn.spikes} == {15, 50, 51} and learn.state.epoch == 0
+    learn.remove_hook(stop)
+    learn.train_dl = DataLoader(TensorDataset(*points()), batch_size=BS)
+    with pytest.warns(UserWarning, match='begins a new epoch'): learn.fit(1)
+    assert learn.state.batch_idx == N and learn.history.n_steps == 67 + N
 
 def test_refused():
     with pytest.raises(ValueError, match='remove NaNGuard'): learner(*points(), SpikeGuard('skip'), NaNGuard()).fit(1)

@@ -575,7 +575,7 @@ def test_a_list_of_a_module_that_changed_is_named():
             self.known[len(self.seen)] = None
             return super().forward(x)
     learn = make_learner(Lists(), train_dl=batches())
-    with pytest.warns(UserWarning, match=r'^Lists.seen, Lists.known changed in a dry run'): learn.lr_find(n_steps=4)
+    with pytest.warns(UserWarning, match=r'^model.seen, model.known changed in a dry run'): learn.lr_find(n_steps=4)
     assert len(learn.model.seen) == 4
 
 class Refusing:

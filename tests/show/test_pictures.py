@@ -504,7 +504,7 @@ def test_a_monitored_metric_has_the_ring():
     losses, _, metrics = picture(h).panels
     assert [o[:2] for o in metrics.rings] == [(60, 1 - .7/2)] and not losses.rings and losses.shade is None
     assert losses.flags == [(60, ['best valid_accuracy 0.65 · epoch 2'])]
-    h.latest.kept = 4      # weights were restored, of another epoch
+    h.latest.kept = h.epoch_rows[4]     # weights were restored, of another epoch
     assert picture(h).panels[0].flags[0][0] == 100
 
 def test_epochs_have_their_numbers_below_their_last_batches():

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BATCH_NORMS', 'open_nesting', 'map_tensors', 'tensors_in', 'to_device', 'common_device', 'sample_counts',
            'batch_size', 'divide_batch', 'merge_batches', 'has_accelerator', 'default_device', 'local', 'entries',
-           'layers', 'copied', 'hashes', 'batch_code']
+           'layers', 'copied', 'hashes']
 
 # %% ../../nbs/base/01_nested.ipynb #4b3eeac1
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,6 @@ from functools import cache
 from hashlib import shake_128
 from itertools import accumulate, chain
 from typing import Any
-from zlib import crc32
 
 import torch
 import torch.nn.functional as F
@@ -210,13 +209,3 @@ def _hash(t):   # (2,)
 def hashes(tensors: list[Tensor]) -> Tensor:    # (n, 2) int64, on the device
     "Hash the bits of tensors on one device, without waiting for it"
     return torch.stack([*map(_hash, tensors)])
-
-def batch_code(x: Any, code: int = 0) -> int:
-    "Continue a checksum by shapes and about a thousand entries of each host tensor"
-    if hasattr(x, '__array__'): x = torch.as_tensor(x)
-    if isinstance(x, Tensor):
-        is_readable = x.numel() and x.is_cpu and x.layout is torch.strided
-        some = hashes([x.reshape(-1)[::max(1, x.numel()//1024)]]).tolist() if is_readable else ''
-        x = f'{tuple(x.shape)} {x.dtype} {some}'
-    for o in _values(x) or (): code = batch_code(o, code)
-    return crc32(repr(x).encode(), code) if isinstance(x, _PLAIN) else code

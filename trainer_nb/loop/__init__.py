@@ -8,18 +8,19 @@ from .steps import (
     as_step, ignored_id, is_sum, loss_option, loss_weight, maker_of, needed_names, stack_scalars, unpack
 )
 from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank
-from .history import HISTORY_KINDS, History
+from .history import History
 from .optim import (
     ParamGroups, check_names, check_shared, found_names, gradients, group_rates, load_optimizer, lr_names, matching,
-    named_parameters, owners, parameters, refuse_closures, set_lr, set_option, total_norm, trained, trains_loss
+    named_parameters, named_parts, owners, parameters, refuse_closures, set_lr, set_option, total_norm, trained,
+    trains_loss, unwrapped
 )
 from .world import World
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate
-from .fit import FIT_KINDS, Fit, TrainingInterrupted
+from .fit import Fit, TrainingInterrupted
 from .mistakes import check_first
 from .snapshot import (
-    get_modes, is_expanded, load_object_states, object_states, set_buffers, set_modes, set_opt_modes,
-    unsaved_buffers
+    attributes, changed, get_modes, is_expanded, load_object_states, object_states, set_buffers, set_modes,
+    set_opt_modes, unsaved_buffers
 )
 from .predict import Joined
 from .learner import Learner, class_names

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['parameters', 'gradients', 'total_norm', 'load_optimizer', 'set_option', 'lr_names', 'group_rates', 'set_lr',
-           'trained', 'trains_loss', 'owners', 'named_parts', 'named_parameters', 'matching', 'found_names',
-           'ParamGroups', 'check_names', 'make_optimizers', 'check_optimizers', 'check_shared', 'check_untrained',
-           'needs_closure', 'refuse_closures']
+           'trained', 'trains_loss', 'unwrapped', 'owners', 'named_parts', 'named_parameters', 'matching',
+           'found_names', 'ParamGroups', 'check_names', 'make_optimizers', 'check_optimizers', 'check_shared',
+           'check_untrained', 'needs_closure', 'refuse_closures']
 
 # %% ../../nbs/loop/09_optim.ipynb #82cc43ca
 import warnings
@@ -106,9 +106,15 @@ def trains_loss(learn: Any) -> bool:
     "Return whether the loss function has parameters that train"
     return any(p.requires_grad for o in _modules(learn.own_loss_fn) for p in o.parameters())
 
+def unwrapped(module: nn.Module) -> nn.Module:
+    "Return the module that torch.compile, DataParallel or DistributedDataParallel has wrapped, or the module itself"
+    while type(module).__name__ in ('OptimizedModule', 'DataParallel', 'DistributedDataParallel'):
+        module = next(module.children())
+    return module
+
 def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
-    "Return the modules whose state is kept: the model, or one in its place, and the loss function"
-    return dict(zip(('model', 'loss_fn'), [model, *_modules(learn.own_loss_fn)]))
+    "Return the modules whose state is kept: the model, or one in its place, and the loss function, without wrappers"
+    return dict(zip(('model', 'loss_fn'), map(unwrapped, [model, *_modules(learn.own_loss_fn)])))
 
 def named_parts(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return all modules inside the `owners`, by name"

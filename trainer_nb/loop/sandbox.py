@@ -15,7 +15,7 @@ from itertools import chain
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..base import forget_iterator, listed, map_tensors
@@ -24,11 +24,9 @@ from .fit import Fit, Interrupts, Phase, Training
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, HookList, MainProcessHook, points
 from .optim import parameters, trained
-from .snapshot import snapshot
+from .snapshot import OWN, attributes, changed, snapshot
 
 # %% ../../nbs/loop/13_sandbox.ipynb #af81900c
-_OWN = vars(nn.Module()).keys()     # attributes that torch gives each module
-
 def _is_library(f): return (f.__module__ or '').partition('.')[0] in ('torch', 'trainer_nb')
 def _modules(learn): return dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn)))
 
@@ -49,19 +47,13 @@ def _owners(learn, data):
     return [o for o in {id(o): o for o in found}.values()
             if not isinstance(o, FunctionType) and type(getattr(o, '__dict__', None)) is dict]
 
-def _collections(learn):
-    "Return what the lists, dicts and sets of the user's modules hold, by name"
-    return {(f'{type(m).__name__}.{k}', id(o)): [*o, *(o.values() if isinstance(o, dict) else ())]
-            for m in _modules(learn) if not _is_library(type(m))
-            for k, o in vars(m).items() if k not in _OWN and isinstance(o, (list, dict, set))}
-
 def _snapshot_of(learn, has_loaders=True):
     "Capture a learner with all that it owns; without loaders if their passes may be open"
     dls = (learn.train_dl, learn.valid_dl) if has_loaders else ()
     data = _data(dls)
     owners, ids = _owners(learn, data), {*map(id, data)}     # of those whose tensors are not copied
     places = [*map(vars, _optimizers(learn)), *(vars(o) for o in owners if id(o) not in ids)]
-    for m in _modules(learn): places += [o for k, o in vars(m).items() if k in _OWN and isinstance(o, dict)]
+    for m in _modules(learn): places += [o for k, o in vars(m).items() if k in OWN and isinstance(o, dict)]
     places += [dict(enumerate([*o.parameters(), *o.buffers()])) for o in trained(learn)]    # of scripted modules, too
     before = snapshot(places, [vars(o) for o in owners if id(o) in ids], learn.objects.values(), *dls)
     for dl in dls: before.callback(end_workers, dl)         # the first to run
@@ -71,12 +63,11 @@ def _snapshot_of(learn, has_loaders=True):
 @contextmanager
 def unchanged(learn: Any) -> Iterator[None]:
     "Restore a learner and what it owns, however the block ends; warn of collections of modules that changed"
-    before, held = _snapshot_of(learn), _collections(learn)
+    before, held = _snapshot_of(learn), attributes(learn)
     try: yield
     finally:
         before.close()
-        now = _collections(learn)
-        names = [name for (name, i), old in held.items() if [*map(id, now.get((name, i), old))] != [*map(id, old)]]
+        names = [k for k, o in changed(attributes(learn), held).items() if type(o) is list]
         if names: warnings.warn(
             f'{listed(names, 5)} changed in a dry run and is not put back: keep what steps change in numbers, '
             'buffers or tensors of the module, or in an object in Learner(state=...)', stacklevel=3)

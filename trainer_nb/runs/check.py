@@ -22,9 +22,8 @@ from ..base import folded, format_bytes, rng_state, set_rng_state, set_seed
 from ..data import length
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
-from ..save import load, save
+from ..save import load, load_packed, pack, save
 from .process import environment_with
-from .program import pack, put, unpack_program
 from .trace import drop_writers, points_in, trace_in
 
 # %% ../../nbs/runs/22_check.ipynb #cs000005
@@ -133,7 +132,7 @@ def _size(paths):
 def train_part(folder: str, name: str, spec: str) -> None:
     "In a process of its own: train a part of the program in a folder, and write what happened"
     spec = json.loads(spec)
-    program, place = unpack_program(folder), Path(folder)/name
+    program, place = load_packed(Path(folder)/'program.pt'), Path(folder)/name
     drop_writers(program['learn'])
     hooks = trace_in(place, spec['ends'])
     with warnings.catch_warnings(record=True) as found:
@@ -253,7 +252,7 @@ def check_resume(learn: Learner,
         if learn.is_fitting: raise RuntimeError('check_resume trains copies of the learner: call it between two fits')
         within, n_stops = as_count('within', within), as_count('n_stops', n_stops)
         with tempfile.TemporaryDirectory(prefix='resume.') as o, ThreadPoolExecutor(2) as pool:
-            put(folder := Path(o), pack({'learn': learn, 'rng': rng_state()}))
+            pack({'learn': learn, 'rng': rng_state()}, (folder := Path(o))/'program.pt')
             train = partial(_train, folder, fit=bounds_within(learn, within))
             whole, again = pool.map(train, ['whole', 'again'])
             if whole['error']: raise RuntimeError(f'the program does not train: {whole["error"]}')

@@ -15,10 +15,10 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, Hook, Learner, as_count, group_rates, lr_names, set_lr
-from ..save import Folder, find_point
+from ..save import Folder, load_packed
 from .engine import engine_of
 from .folder import RunFolder, count_of
-from .program import launch_run, settings, unpack_program
+from .program import launch_run, settings
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530
@@ -138,7 +138,7 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
         f'{os.path.relpath(run.path)} is the run itself: name another folder')
     point, on = _point(run, at, step), engine_of(run.folder)
     if on is not None: on.check()
-    program, info = unpack_program(run.path), run.folder.read('run.json')
+    program, info = load_packed(run.path/'program.pt'), run.folder.read('run.json')
     run.check_versions()
     learn, totals = program['learn'], dict(program['totals'])
     has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')
@@ -173,7 +173,7 @@ def _free_name(path):
 def _point(run, at, step):      # manifest; None: the beginning
     if step is None and at == 0 and type(at) is int: return None
     if at is None and step is None and not run.state.is_over: run.checkpoint().wait(60)
-    return find_point(run.path/'checkpoints', at, step)
+    return Folder(run.path/'checkpoints').point(at, step)
 
 def _check_end(totals, point):
     "Refuse a fork that would train nothing"

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 from ..draw import attended_kernel, current_cell, marimo_outputs, reaches
 from ..loop import History, Learner, as_hooks
-from ..save import find, read_state
+from ..save import load_packed, read_checkpoint, read_state
 from .engine import engine_of, submit, withdraw
 from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
 from .fork import Branch, Change, branch_of, fork_run
 from .process import printable_lines, reap, revived, spawn
-from .program import unpack_program, versions_here
+from .program import versions_here
 from .record import RecordTail
 from .view import View
 from .worker import without_screen
@@ -231,7 +231,7 @@ class _Learned(_Results):
     def learner(self) -> Learner:
         "Make the learner of this run, with its newest saved state. This runs code from the folder"
         self.check_versions()
-        return self._load_newest(unpack_program(self.path)['learn'])
+        return self._load_newest(load_packed(self.path/'program.pt')['learn'])
 
     def check_versions(self) -> None:
         "Warn of versions that differ from those of the run"
@@ -244,10 +244,10 @@ class _Learned(_Results):
         if not self.state.is_over:
             _ask(self, 'weights').wait(60)
             return read_state(self.path/'weights.pt')['model']
-        return find(self._newest())[0]['modules']['model']['state']
+        return read_checkpoint(self._newest())[0]['modules']['model']['state']
 
     def _with_weights(self):
-        if self._other is None: self._other = without_screen(unpack_program(self.path)['learn'])
+        if self._other is None: self._other = without_screen(load_packed(self.path/'program.pt')['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..base import check_seed, did_you_mean, format_time, rng_state, set_rng_state, set_seed
 from ..draw import current_cell, text_table
 from ..loop import Learner, as_count
-from ..save import Lock, as_mode
+from ..save import Lock, Monitor
 from ..show import Area, Budget, front_end
 from .process import warm_starts
 from .start import begin
@@ -213,7 +213,7 @@ def sweep(
         raise TypeError(f'make is {make!r}: expected a function of a trial that returns a Learner')
     check_seed(seed)
     n_trials, n_jobs = as_count('n_trials', n_trials), as_count('n_jobs', n_jobs)
-    plan = {'monitor': monitor, 'mode': as_mode(mode, monitor),
+    plan = {'monitor': monitor, 'mode': Monitor(monitor, mode).known_mode(),
             'n_epochs': as_count('n_epochs', n_epochs), 'seed': seed}
     lock = Lock(folder)
     lock.acquire()

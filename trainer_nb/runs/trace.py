@@ -9,6 +9,7 @@ __all__ = ['digest', 'roots', 'writes', 'drop_writers', 'trace_in', 'points_in',
 import hashlib, json, math, os, random, struct, sys
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from itertools import chain, islice
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..loop import Hook, Learner, MainProcessHook, named_parameters, points, trained
 from ..save import plain_config
-from .program import data_checksum, environment, flat, used_by, versions
+from .program import data_checksum, environment, flat, versions
 from .worker import torch_settings
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000005
@@ -74,11 +75,22 @@ def _saves_itself(o):
     return not is_part and _is_foreign(type(o).__module__) and callable(getattr(o, 'state_dict', None))
 
 # %% ../../nbs/runs/21_trace.ipynb #cr000010
+def _used_by(f: FunctionType) -> tuple[dict, dict]:     # name → value
+    "Return what a function, and those inside it, use of its closure and of global names"
+    cells = {}
+    for k, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
+        with suppress(ValueError): cells[k] = cell.cell_contents    # it may be empty
+    return cells, {k: f.__globals__[k] for k in _names(f.__code__) if k in f.__globals__}
+
+def _names(code):
+    inside = (_names(o) for o in code.co_consts if hasattr(o, 'co_names'))
+    return dict.fromkeys(chain(code.co_names, *inside))
+
 def _of_function(f):
     "(path, object) of what a function's closure and the globals that it uses hold"
     yield f'the defaults of {f.__qualname__}', [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
     yield from ((f'{f.__qualname__}.{k}', v) for k, v in vars(f).items())
-    cells, names = used_by(f)
+    cells, names = _used_by(f)
     yield from ((f'{k} in the closure of {f.__qualname__}', v) for k, v in cells.items())
     yield from ((f'the global {k}', v) for k, v in names.items() if not isinstance(v, ModuleType))
 

@@ -13,7 +13,7 @@ from itertools import chain
 
 from ..base import cut_name, did_you_mean, format_time, format_value, listed, printable
 from ..draw import Rich
-from ..save import good_values
+from ..save import Monitor
 from .curves import positions
 from .sources import Recorded, differing_settings, short_setting
 
@@ -99,7 +99,7 @@ class _Ranking(_Selection):
     def good(self, column: str) -> str|None:  # 'min' or 'max'
         "Return which values of a column are good"
         if self.mode and self._is_chosen(column): return self.mode
-        return good_values(column, self.sets)
+        return Monitor(column, sets=self.sets).mode
 
     def _is_chosen(self, column): return base_of(column) == base_of(self.metric or '')
 

@@ -18,11 +18,11 @@ import torch
 from ..base import set_rng_state
 from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
-from ..save import Checkpoint, Folder, Lock, host_copy, write_state
+from ..save import Checkpoint, Folder, Lock, host_copy, load_packed, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, pending
 from .process import Ranks, error_record, now_here
-from .program import enter, unpack_program
+from .program import enter
 from .record import RunRecord
 
 # %% ../../nbs/runs/04_worker.ipynb #c99082c7
@@ -250,7 +250,9 @@ def _train(worker):
     "Make the fit that `start` has packed, in the working directory that it comes from, and run it"
     enter(worker.folder)
     ranks = worker.ranks
-    program = unpack_program(worker.folder.path, ranks.local if ranks.size > 1 else None)
+    def place(storage, at):     # what was on an accelerator on that of this rank
+        return storage if at == 'cpu' else storage.to(device=f'{at.partition(":")[0]}:{ranks.local}')
+    program = load_packed(worker.folder.path/'program.pt', place if ranks.size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt
@@ -275,7 +277,7 @@ def _train(worker):
 
 def _fit(learn, program, hooks, own, checkpoints):
     "Begin the fit, continue it from its newest checkpoint, or resume one that was stopped"
-    if Folder(checkpoints).n:
+    if Folder(checkpoints).notes():
         learn.fit(**{**program['kwargs'], **program['totals'], 'resume': True}, hooks=(*hooks, *own))
     elif program['is_stopped']:
         with learn.added_hooks(*hooks): learn.load(checkpoints.with_name('start.pt'))

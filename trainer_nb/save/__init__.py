@@ -1,8 +1,6 @@
 """Checkpoints, early stopping, export. These names are for other wings"""
-from .states import host_copy, read_state, write_state
-from .files import Folder, Lock, find, path_in
+from .files import Folder, Lock, host_copy, path_in, read_checkpoint, read_state, write_state
 from .checkpoint import Checkpoint, load, save
-from .early_stopping import EarlyStopping, as_mode, good_values
-from .export import exported_parts, load_model, plain_config
-from .rewind import find_point
-from .spike_guard import SpikeGuard
+from .program import load_packed, pack
+from .export import load_learner, load_model, plain_config
+from .watch import EarlyStopping, Monitor, SpikeGuard

@@ -158,11 +158,13 @@ def outcome(learn: Learner, first: int = 0) -> str:
     if h.bad_from:
         return (f'{res}, but train_loss is nan since batch {h.bad_from}: '
                 'lower the learning rate, or add GradClip(1.) or NaNGuard()')
-    if best is None: return f'done: {res}'
-    row, column, last = h.epoch_rows[best], h.latest.monitor[0], len(h) - 1
-    whose = f'; learn has the weights of epoch {h.epoch_rows[last]["epoch"]}'
-    if best == (last if h.latest.kept is None else h.latest.kept): whose = ', whose weights learn has'
-    return f'done: {res}, best {column} {format_value(row[column])} in epoch {row["epoch"]}{whose}'
+    row, column = h.latest.kept, h.latest.monitor[0]
+    if row is None and best is None: return f'done: {res}'
+    whose = ', whose weights learn has'
+    if row is None:
+        row = h.epoch_rows[best]
+        if best < len(h) - 1: whose = f'; learn has the weights of epoch {h.epoch_rows[-1]["epoch"]}'
+    return f'done: {res}, best {column} {format_value(row.get(column, math.nan))} in {h.place(row)}{whose}'
 
 def end_state(learn: Learner) -> str:
     "Return the key of `STATES` that describes how the latest fit ended"
