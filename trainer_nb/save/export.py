@@ -56,28 +56,22 @@ def plain_config(config: Any) -> Any:
     if isinstance(config, Mapping): return {k: plain_config(v) for k, v in config.items()}
     return [plain_config(o) for o in config] if isinstance(config, (list, tuple)) else config
 
-# %% ../../nbs/save/06_export.ipynb #fec56b41
+# %% ../../nbs/save/06_export.ipynb #5bddd744
 def _finite(x): return json.loads(json.dumps(x), parse_constant=lambda name: None)
-
-def _classes(learn):
-    "Return the names of the classes, by id; None if nobody knows them"
-    names = class_names(learn)
-    try: return None if names is None else [str(names[i]) for i in range(len(names))]
-    except (LookupError, TypeError): return None        # a mapping with gaps
 
 def _config(learn, model, average):
     state, rows = learn.state, learn.history.epoch_rows
     res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',
            'parameters': sum(p.numel() for p in model.parameters()), 'average': average,
            'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': _finite(rows[-1] if rows else {}),
-           'classes': _classes(learn), **library_versions()}
+           'classes': plain_config(class_names(learn)), **library_versions()}
     try: return {**res, 'config': _finite(plain_config(learn.config))}
     except TypeError as e: raise TypeError(f'learn.config cannot be written as JSON: {e}') from None
 
-# %% ../../nbs/save/06_export.ipynb #a7cb88a1
-def _without_data(learn, model, classes):
+# %% ../../nbs/save/06_export.ipynb #f3dbdc86
+def _without_data(learn, model):
     "Return a learner that predicts like this one"
-    res, model = copy(learn), copy(model)
+    res, model, classes = copy(learn), copy(model), class_names(learn)
     if classes is not None: model.classes = classes
     state = {k: type(o).from_state(o.state_dict()) for k, o in learn.objects.items()
              if isinstance(o, (Images, Table, Texts))}
@@ -105,17 +99,17 @@ def export(
     folder, hook = Path(folder), learn.provider('average') if average else None
     averaged = hook and hook.average_of(learn)
     model = unwrapped(learn.own_model if averaged is None else averaged)
-    config = _config(learn, model, None if averaged is None else hook.name)
+    config = json.dumps(_config(learn, model, None if averaged is None else hook.name), indent=1, default=str)
     program = None if example is None else _program(model, example, dynamic)
     # safetensors asks a model for nothing else
     weights = SimpleNamespace(state_dict=lambda: {plain_name(k): t for k, t in model.state_dict().items()})
     folder.mkdir(parents=True, exist_ok=True)
     for name in 'program.pt2', 'learner.pt': (folder/name).unlink(missing_ok=True)      # of other weights
     with replacing(folder/'model.safetensors') as f: safetensors.save_model(weights, f.name, {'format': 'pt'})
-    with replacing(folder/'config.json') as f: f.write(json.dumps(config, indent=1, allow_nan=False).encode())
+    with replacing(folder/'config.json') as f: f.write(config.encode())
     if program is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
-    try: pack(_without_data(learn, model, config['classes']), folder/'learner.pt')
+    try: pack(_without_data(learn, model), folder/'learner.pt')
     except (ImportError, TypeError) as e: print(f'export: without learner.pt, which load_learner reads: {e}')
     if averaged is not None: print(f'the average of {hook.name} was exported; average=False exports the live weights')
     return folder
