@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from ..base import check_kinds, did_you_mean, with_comments
+from ..base import did_you_mean, with_comments
 from .mistakes import EVENT_NAMES
 
 # %% ../../nbs/loop/01_hooks.ipynb #41e2dab7
@@ -92,9 +92,7 @@ class Hook:
     runs_after: tuple[str, ...] = ()    # names of hook classes that run earlier
     unique = False                      # refuse a second hook of this class
     in_dry_run: bool | None = None      # take part in dry runs, such as `lr_find`? None: each hook of a class of yours
-    together: tuple[str, ...] = ()      # methods that every rank must run when `learn.request` asks for one of them
     provides: tuple[str, ...] = ()      # what other hooks find it by, such as 'accumulation': see `learn.provider`
-    state_kinds: dict = {}              # what a checkpoint saves: attribute → kind, as for `check_kinds`
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -116,16 +114,11 @@ class Hook:
         return model
 
     def state_dict(self) -> dict:
-        "Return the state that a checkpoint saves"
-        return {k: getattr(self, k) for k in (o.removesuffix('?') for o in self.state_kinds)}
+        "Return the state that a checkpoint saves, of plain values and tensors"
+        return {}
 
     def load_state_dict(self, state: dict) -> None:
-        "Restore what `state_dict` returned; raises ValueError if it does not match `state_kinds`"
-        self.take_state(check_kinds(state, self.state_kinds, f'the state of {self.name}'))
-
-    def take_state(self, state: dict) -> None:
-        "Assign a state that has been checked"
-        for k, v in state.items(): setattr(self, k, v)
+        "Restore what `state_dict` returned; a file may be anybody's, so read the entries that you know, by name"
 
     def around_fit(self, learn: Any) -> AbstractContextManager:
         "Wrap a whole fit, from its first event to its last, for example to start a process group"

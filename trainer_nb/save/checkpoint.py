@@ -56,7 +56,6 @@ class Checkpoint(Hook):
     """
     ord, unique = 95, True      # late, when the states of other hooks are complete
     provides = 'checkpoints',
-    together = 'save',          # all ranks call it: the main one gathers the state, and writes it
 
     def __init__(self,
         folder: str | Path,          # created if it does not exist

@@ -75,7 +75,7 @@ class _Watch(Hook):
 
     def state_dict(self) -> dict: return {k: getattr(self, k) for k in self._saved}
 
-    def load_state_dict(self, state: Mapping) -> None: vars(self).update(state)
+    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in self._saved})
 
 # %% ../../nbs/save/04_watch.ipynb #dc92086e
 class EarlyStopping(_Watch):
