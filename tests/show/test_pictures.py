@@ -18,7 +18,7 @@ from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
-from trainer_nb.show.lr_curve import LRCurve, trailing_average
+from trainer_nb.show.lr_find import LRCurve, trailing_average
 
 FONT = f'{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf'
 
