@@ -4,7 +4,7 @@ import pytest, torch
 from torch import nn
 
 from common import make_learner
-from trainer_nb.show.batch_size import _Gauge
+from trainer_nb.show.batch_size import _Search
 
 def data(n=600, width=4): return torch.randn(n, width), torch.randint(3, (n,))
 
@@ -23,7 +23,7 @@ class Limited(nn.Module):
 @pytest.mark.parametrize('most, error', [
     (3, None), (100, torch.OutOfMemoryError('CUDA out of memory')), (100, MemoryError())], ids=str)
 def test_a_tenth_below_the_true_limit(most, error, monkeypatch):
-    monkeypatch.setattr(_Gauge, 'time', lambda self, f: 1.)      # larger batches are faster
+    monkeypatch.setattr(_Search, "step", lambda self: self.r.train_batch() and 1.)      # larger batches are faster
     found = make_learner(Limited(most, error), data(), bs=16).find_batch_size()
     assert .9*.95*most - 1 <= found.largest <= max(.9*most, 1) and found.outcome == 'memory' and found.failed > most
     assert found.fastest <= found.largest and found.sizes == sorted(found.sizes)

@@ -44,7 +44,7 @@ def _up_to(h, n):
     "Count what a history has up to batch `n`: batches, validation passes, epochs"
     return n, sum(o['batch'] <= n for o in h.valid_rows), sum(end <= n for end in h.ends)
 
-# %% ../../nbs/show/05_loggers.ipynb #6ab44399
+# %% ../../nbs/show/05_loggers.ipynb #349085de
 class Logger(MainProcessHook):
     """Base of all loggers. Define what you need:
 
@@ -73,8 +73,7 @@ class Logger(MainProcessHook):
 
     def after_step(self, learn: Learner) -> None:
         if learn.history.columns.n_arrived > self.done[0]: self.attempt(self.update, learn)
-
-    def after_epoch(self, learn: Learner) -> None: self.attempt(self.update, learn)
+    after_epoch = after_step
 
     def after_fit(self, learn: Learner) -> None:
         self.attempt(self.update, learn, True)

@@ -46,7 +46,7 @@ def minimum(lrs: list[float], losses: list[float]) -> float:
 
 RULES = {'minimum': minimum, 'valley': valley, 'steep': steep}      # the best first: benchmarks/lr_rules.py
 
-# %% ../../nbs/show/04_lr_find.ipynb #9fff872f
+# %% ../../nbs/show/04_lr_find.ipynb #f113dcea
 @dataclass(repr=False)
 class LRCurve(Drawn):
     "Losses by learning rate, with suggestions; a picture in a notebook, a table as text"
@@ -136,15 +136,6 @@ class LRCurve(Drawn):
         "Return the header and the rows of the table of suggestions"
         return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self._offered().items())]
 
-    @property
-    def label(self) -> str:
-        "Say in a sentence what the picture shows"
-        res = f'plot of {len(self.lrs)} learning rates'
-        if not self.lrs: return res
-        first, lowest, last = self.losses[0], min(self.losses), self.losses[-1]
-        return (f'{res}: loss {first:.4g} at {self.lrs[0]:.2g}, lowest {lowest:.4g}, '
-                f'last {last:.4g} at {self.lrs[-1]:.2g}')
-
     def chart(self) -> Chart:
         "Draw the curve and its suggestions"
         lrs, losses, ys, good = self.lrs, self.losses, smooth(self.losses), self.good_range
@@ -165,7 +156,7 @@ class LRCurve(Drawn):
             at = panel.y(y)
             last = max(at, last) + LEADING      # none on the one before
             panel.labels.append((lr, y, f'{name} {lr:.2g}', (last - at)/LEADING))
-        return Chart(604, 260, [panel], alt=self.label)
+        return Chart(604, 260, [panel], alt=f'plot of the loss by learning rate, {len(lrs)} points')
 
 # %% ../../nbs/show/04_lr_find.ipynb #5be8ad07
 class _Screen:
