@@ -332,3 +332,16 @@ def test_a_log_whose_folder_is_deleted_says_so(tmp_path):
     with pytest.warns(UserWarning, match=r'FileNotFoundError: .*a\.csv.*; training continues without it'):
         learn.fit(3)
     assert learn.history.steps == plain.history.steps
+
+@pytest.mark.parametrize('make', [JSONLLogger, CSVLogger])
+def test_a_state_of_anybody_moves_and_cuts_no_file(tmp_path, make):
+    "Neither its path, nor a place that is not this run's"
+    (tmp_path/'mine').write_text('mine')
+    learn = start(0, make(tmp_path/'log'))
+    learn.fit(1)
+    log, whole = learn.hooks.get(make), (tmp_path/'log').read_text()
+    for size, ending in (0, 0), (4, 1):
+        log.load_state_dict({**log.state_dict(), 'path': tmp_path/'mine', 'size': size, 'ending': ending})
+        learn.fit(1)
+    assert (tmp_path/'mine').read_text() == 'mine' and (tmp_path/'log.1').read_text() == whole
+    assert (tmp_path/'log').read_text().startswith((tmp_path/'log.2').read_text())

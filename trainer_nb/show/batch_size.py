@@ -21,7 +21,7 @@ from ..data import Pass, adapter_of, first_batch, sets_of
 from ..loop import CancelFit, Learner, as_count
 from .output import Drawn
 
-# %% ../../nbs/show/06_batch_size.ipynb #aa930bfc
+# %% ../../nbs/show/06_batch_size.ipynb #5fdcdba7
 _SHARE = .9     # of the limit that the largest batch may take
 _ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
          'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped'}
@@ -42,14 +42,10 @@ class BatchSizes(Drawn):
         "Return the batch sizes that found memory"
         return [n for n, *_ in self.rows]
 
-    def fits(self, peak: int) -> bool:
-        "Return whether a peak is within 90 % of the limit"
-        return self.limit is None or peak <= _SHARE*self.limit
-
     @property
     def largest(self) -> int|None:  # None if no batch fits
         "Return the largest batch that fits; without a limit, 90 % of the largest that found memory"
-        size = max((n for n, peak, _ in self.rows if self.fits(peak)), default=None)
+        size = max((n for n, _, v in self.rows if v), default=None)
         return max(int(_SHARE*size), 1) if size and self.failed and self.limit is None else size
 
     @property
@@ -85,7 +81,7 @@ class BatchSizes(Drawn):
                 *([f'{n}', *[format_bytes(peak)]*sees, f'{speed:,.0f}' if speed else 'too large']
                   for n, peak, speed in self.rows)]
 
-# %% ../../nbs/show/06_batch_size.ipynb #bbd02167
+# %% ../../nbs/show/06_batch_size.ipynb #4052952c
 class _Search:
     "Trains on batches of any size, made of those of `train_dl`, in a dry run"
     def __init__(self, r, before):      # before: bytes that were in use without the sandbox
@@ -135,7 +131,7 @@ class _Search:
                 if not is_oom(e): raise
                 bad = found.failed = n
             else:
-                speed = n/time_s if found.fits(peak) else 0.
+                speed = n/time_s if found.limit is None or peak <= _SHARE*found.limit else 0.
                 n_slow = n_slow + 1 if speed < 1.05*max((v for *_, v in found.rows), default=0.) else 0
                 insort(found.rows, (n, peak, speed))
                 if speed: good = n

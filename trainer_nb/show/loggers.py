@@ -44,7 +44,7 @@ def _up_to(h, n):
     "Count what a history has up to batch `n`: batches, validation passes, epochs"
     return n, sum(o['batch'] <= n for o in h.valid_rows), sum(end <= n for end in h.ends)
 
-# %% ../../nbs/show/05_loggers.ipynb #349085de
+# %% ../../nbs/show/05_loggers.ipynb #b59c8b14
 class Logger(MainProcessHook):
     """Base of all loggers. Define what you need:
 
@@ -66,8 +66,8 @@ class Logger(MainProcessHook):
     def close(self, learn: Learner) -> None: pass
 
     def before_fit(self, learn: Learner) -> None:
-        h, self.is_open = learn.history, False
-        if self.done[0] > h.n_steps or self.done[2] > len(h): self.done = 0, 0, 0       # of another run
+        self.is_open = False
+        if self.done[0] > learn.history.n_steps: self.done = 0, 0, 0        # of another run
         self.open(learn)
         self.is_open = True
 
@@ -96,19 +96,14 @@ class Logger(MainProcessHook):
         self.flush()
         self.done = _up_to(h, n)
 
-# %% ../../nbs/show/05_loggers.ipynb #a7db95aa
+# %% ../../nbs/show/05_loggers.ipynb #74f65ba0
 def _ending(path, size):
     "Return a checksum of the end of a file's first bytes, which tells the files of two runs apart"
     with open_file(path) as f:
         f.seek(max(size - 512, 0))
         return crc32(f.read(min(size, 512)))
 
-def _name_aside(path):
-    "Return a name that is free: `log.1.jsonl` for `log.jsonl`"
-    names = (path.with_stem(f'{path.stem}.{i}') for i in count(1))
-    return next(o for o in names if not o.exists())
-
-# %% ../../nbs/show/05_loggers.ipynb #5d0c2073
+# %% ../../nbs/show/05_loggers.ipynb #438cd11c
 class _FileLogger(Logger):
     size = ending = 0       # complete bytes of the file, and the checksum of their end
     file: Any = None
@@ -130,8 +125,8 @@ class _FileLogger(Logger):
         if not (is_there and self.size and self.done[0] and _ending(self.path, self.size) == self.ending):
             self.size, self.done = 0, (0, 0, 0)     # all of it is written, to a new file
             if is_there:
-                aside = _name_aside(self.path)
-                os.replace(self.path, aside)
+                names = (self.path.with_stem(f'{self.path.stem}.{i}') for i in count(1))
+                aside = self.path.replace(next(o for o in names if not o.exists()))
                 print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
         self.append()
 

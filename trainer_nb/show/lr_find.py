@@ -46,7 +46,7 @@ def minimum(lrs: list[float], losses: list[float]) -> float:
 
 RULES = {'minimum': minimum, 'valley': valley, 'steep': steep}      # the best first: benchmarks/lr_rules.py
 
-# %% ../../nbs/show/04_lr_find.ipynb #f113dcea
+# %% ../../nbs/show/04_lr_find.ipynb #10283b29
 @dataclass(repr=False)
 class LRCurve(Drawn):
     "Losses by learning rate, with suggestions; a picture in a notebook, a table as text"
@@ -96,8 +96,8 @@ class LRCurve(Drawn):
         top, way = max(means[:at + 1]), self.losses[first:first + at + 1]
         noise = math.sqrt(sum((b - a)**2 for a, b in zip(way, way[1:]))/(2*at or 1))
         if top - best <= max(.01*abs(top), noise):
-            return (f'the loss falls by no more than 1 %, or than batches differ: from {top:.4g} to {best:.4g} at best, '
-                    f'with differences of {noise:.2g}')
+            return (f'the loss never falls by more than 1 %, or by more than batches differ ({noise:.2g}): '
+                    f'from {top:.4g} to {best:.4g} at best')
         if self.outcome != 'diverged' and at >= len(means) - max(len(self.losses)//20, 1):
             advice = 'let it run to its end' if self.outcome else 'pass a larger end'
             return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: {advice}'
@@ -177,7 +177,7 @@ class _Screen:
         if self.where == 'html': self.curve.show_in(self.loop.area)
         else: self.loop.close(self.curve.status())
 
-# %% ../../nbs/show/04_lr_find.ipynb #13d11754
+# %% ../../nbs/show/04_lr_find.ipynb #e9c0dbb8
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(r, name):
@@ -189,7 +189,7 @@ def _point(r, name):
         if loss is not None: found.append((loss, n))
         if learn.stepped and loss is not None:
             return loss if len(found) == 1 else sum(v*n for v, n in found)/sum(n for _, n in found)
-        if r.is_over: return None
+        if r.is_over: break
     return None
 
 def _diverged(curve):
