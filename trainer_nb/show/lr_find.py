@@ -46,7 +46,7 @@ def minimum(lrs: list[float], losses: list[float]) -> float:
 
 RULES = {'minimum': minimum, 'valley': valley, 'steep': steep}      # the best first: benchmarks/lr_rules.py
 
-# %% ../../nbs/show/04_lr_find.ipynb #10283b29
+# %% ../../nbs/show/04_lr_find.ipynb #ee5ebf76
 @dataclass(repr=False)
 class LRCurve(Drawn):
     "Losses by learning rate, with suggestions; a picture in a notebook, a table as text"
@@ -96,8 +96,7 @@ class LRCurve(Drawn):
         top, way = max(means[:at + 1]), self.losses[first:first + at + 1]
         noise = math.sqrt(sum((b - a)**2 for a, b in zip(way, way[1:]))/(2*at or 1))
         if top - best <= max(.01*abs(top), noise):
-            return (f'the loss never falls by more than 1 %, or by more than batches differ ({noise:.2g}): '
-                    f'from {top:.4g} to {best:.4g} at best')
+            return f'the loss falls by no more than its noise ({noise:.2g}) or 1 %: from {top:.4g} to {best:.4g}'
         if self.outcome != 'diverged' and at >= len(means) - max(len(self.losses)//20, 1):
             advice = 'let it run to its end' if self.outcome else 'pass a larger end'
             return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: {advice}'
