@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.all import Learner
-from trainer_nb.show.lr_curve import RULES
+from trainer_nb.show.lr_find import RULES
 
 torch.set_num_threads(1)
 warnings.simplefilter('ignore')

@@ -143,7 +143,7 @@ FOUND = {       # what people type → the page that comes first
     'images': 'lessons/01_images', 'resume': 'tutorials/07_never_lose_a_run', 'gpu': 'start/04_faq',
     'learning rate': 'tutorials/04_learning_rates', 'learning rate finder': 'show/04_lr_find',
     'mixed precision': 'features/01_gradients', 'fp16': 'features/01_gradients', 'loss is nan': 'start/04_faq',
-    'out of memory': 'start/04_faq', 'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/10_trackers',
+    'out of memory': 'start/04_faq', 'tensorboard': 'howto/02_tensorboard', 'wandb': 'show/05_loggers',
     'gradient accumulation': 'features/01_gradients', 'save model': 'save/03_checkpoint',
     'scheduler': 'features/03_schedules', 'multi-gpu': 'howto/05_several_gpus', 'gan': 'tutorials/05_gan',
     'transfer learning': 'lessons/07_pretrained', 'fine-tune': 'lessons/07_pretrained',

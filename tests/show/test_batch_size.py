@@ -4,7 +4,8 @@ import pytest, torch
 from torch import nn
 
 from common import make_learner
-from trainer_nb.show.batch_size import _Gauge
+from trainer_nb.data import Adapter, Loaders
+from trainer_nb.show.batch_size import _Search
 
 def data(n=600, width=4): return torch.randn(n, width), torch.randint(3, (n,))
 
@@ -23,7 +24,7 @@ class Limited(nn.Module):
 @pytest.mark.parametrize('most, error', [
     (3, None), (100, torch.OutOfMemoryError('CUDA out of memory')), (100, MemoryError())], ids=str)
 def test_a_tenth_below_the_true_limit(most, error, monkeypatch):
-    monkeypatch.setattr(_Gauge, 'time', lambda self, f: 1.)      # larger batches are faster
+    monkeypatch.setattr(_Search, "step", lambda self: self.r.train_batch() and 1.)      # larger batches are faster
     found = make_learner(Limited(most, error), data(), bs=16).find_batch_size()
     assert .9*.95*most - 1 <= found.largest <= max(.9*most, 1) and found.outcome == 'memory' and found.failed > most
     assert found.fastest <= found.largest and found.sizes == sorted(found.sizes)
@@ -51,3 +52,13 @@ def test_what_cannot_be_joined_is_told():
 def test_nothing_fits():
     found = make_learner(Limited(.5), data(64), bs=4).find_batch_size()
     assert found.largest is found.fastest is None and 'not even the smallest' in str(found)
+
+def test_samples_are_those_that_the_pass_counts():
+    class Pairs(Adapter):
+        def count(self, item): return 2*len(item[0])
+    class Loader(list): adapter = Pairs
+    pairs = Loader([(torch.zeros(3, 4), torch.zeros(3).long())])
+    with pytest.raises(ValueError, match='cannot be divided into samples: the batch has 6'):
+        make_learner(train_dl=pairs).find_batch_size()
+    two = Loaders({'a': data(8), 'b': data(4)})
+    with pytest.raises(ValueError, match='train_dl has several'): make_learner(train_dl=two).find_batch_size()

@@ -9,8 +9,9 @@ from torch import nn
 from common import batches, digest, make_learner, record, shuffled, stop_at, until
 from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.loop.hooks import CancelEpoch, CancelStep, LambdaHook
-from trainer_nb.show.loggers import CSVLogger, JSONLLogger
-from trainer_nb.show.trackers import MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+from trainer_nb.show.loggers import (
+    CSVLogger, JSONLLogger, MLflowLogger, TensorBoardLogger, TrackioLogger, WandbLogger
+)
 from trainer_nb.loop.metrics import accuracy
 
 FIT = dict(n_epochs=3, valid_every=2)
@@ -328,6 +329,19 @@ def test_a_log_whose_folder_is_deleted_says_so(tmp_path):
         if learn.state.epoch == 1 and folder.exists(): shutil.rmtree(folder)
     learn = start(1, CSVLogger(folder/'a.csv'), LambdaHook(after_step=delete))
     plain.fit(3)
-    with pytest.warns(UserWarning, match='FileNotFoundError: .*was deleted.*; training continues without it'):
+    with pytest.warns(UserWarning, match=r'FileNotFoundError: .*a\.csv.*; training continues without it'):
         learn.fit(3)
     assert learn.history.steps == plain.history.steps
+
+@pytest.mark.parametrize('make', [JSONLLogger, CSVLogger])
+def test_a_state_of_anybody_moves_and_cuts_no_file(tmp_path, make):
+    "Neither its path, nor a place that is not this run's"
+    (tmp_path/'mine').write_text('mine')
+    learn = start(0, make(tmp_path/'log'))
+    learn.fit(1)
+    log, whole = learn.hooks.get(make), (tmp_path/'log').read_text()
+    for size, ending in (0, 0), (4, 1):
+        log.load_state_dict({**log.state_dict(), 'path': tmp_path/'mine', 'size': size, 'ending': ending})
+        learn.fit(1)
+    assert (tmp_path/'mine').read_text() == 'mine' and (tmp_path/'log.1').read_text() == whole
+    assert (tmp_path/'log').read_text().startswith((tmp_path/'log.2').read_text())

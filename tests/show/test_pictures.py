@@ -18,7 +18,7 @@ from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison
 from trainer_nb.runs.sources import HistorySource
-from trainer_nb.show.lr_curve import LRCurve, trailing_average
+from trainer_nb.show.lr_find import LRCurve, trailing_average
 
 FONT = f'{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf'
 
@@ -156,7 +156,7 @@ def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
         if o.points: assert o.ys[0] == min(zip(seen.xs, seen.ys), key=lambda p: abs(math.log(p[0]/o.xs[0])))[1]
     for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen.ys, strict=True):
         assert x == lr and text == f'lr {lr:.2g} · loss {loss:.4g} · smoothed {v:.4g}'
-    assert len(curve.label) <= 300 and f'loss {curve.losses[0]:.4g} at 1e-07' in curve.label
+    assert str(curve.chart()) == 'plot of the loss by learning rate, 100 points'
 
 def random_history(r):
     "(losses, ends of epochs): falls, steps, spikes, gaps, and repeated values as accumulation makes them"

@@ -6,7 +6,7 @@
 __all__ = ['RunRecord', 'RecordTail']
 
 # %% ../../nbs/runs/03_record.ipynb #72f4a83e
-import math, os
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
@@ -47,14 +47,14 @@ class _Sturdy(JSONLLogger):
     def open(self, learn: Any) -> None:
         try: super().open(learn)
         except OSError as e:        # all of it is written as soon as that is possible
-            self.place = _Sturdy.place
+            self.size, self.done = 0, (0, 0, 0)
             self._fail(e)
 
-    def _careful(self, f: Callable, *args: Any, **kwargs: Any) -> None:
+    def attempt(self, f: Callable, learn: Any, *args: Any) -> None:
         "Call `f`; after an error of the disk, start again from the last whole line, at the next call"
         try:
             if self.file is None and f != self.close: self._again()
-            f(*args, **kwargs)
+            f(learn, *args)
             self.problem = ''
         except OSError as e: self._fail(e)
 
@@ -66,11 +66,7 @@ class _Sturdy(JSONLLogger):
 
     def _again(self):
         self.path.parent.mkdir(exist_ok=True)
-        size, _, *counts = self.place
-        self.n, self.n_valid, self.n_epoch = counts
-        self._append()
-        if self.file.tell() > size: self.file.truncate(size)
-        self.file.seek(0, os.SEEK_END)
+        self.append()
 
 # %% ../../nbs/runs/03_record.ipynb #1f030004
 class _Progress:
@@ -90,24 +86,24 @@ class RunRecord(_Sturdy):
     "The record of a run; `problem` says what keeps it from being written"
     def tick(self, learn: Any) -> None:
         "Write what is new, and how far the training is; between two batches"
-        self._careful(self._flush, learn, rest=True)
-        self._careful(self._write_mark, learn)
+        self.attempt(self.update, learn, True)
+        self.attempt(self._mark, learn)
 
-    def _write_mark(self, learn):
-        self.write('mark', self.n, self.progress.counts(learn))
-        self._note()
+    def _mark(self, learn):
+        self.write('mark', self.done[0], self.progress.counts(learn))
+        self.flush()
 
     def open(self, learn: Any) -> None:
         self.progress = _Progress()
         self.amendments, self.good = (_Amendments(learn.history) for _ in range(2))
         super().open(learn)
 
-    def _flush(self, learn: Any, rest: bool = False) -> None:
-        for kind, values in self.amendments.rows(learn.history, self.n): self.write(kind, self.n, values)
-        super()._flush(learn, rest)
+    def update(self, learn: Any, wait: bool = False) -> None:
+        for kind, values in self.amendments.rows(learn.history, self.done[0]): self.write(kind, self.done[0], values)
+        super().update(learn, wait)
 
-    def _note(self):
-        super()._note()
+    def flush(self) -> None:
+        super().flush()
         self.good = copy(self.amendments)
         self.good.flags = []        # after an error, they are written again
 
@@ -116,7 +112,7 @@ class RunRecord(_Sturdy):
         super()._again()
 
     def close(self, learn: Any) -> None:
-        if self.file is not None: self._write_mark(learn)
+        if self.file is not None: self._mark(learn)
         super().close(learn)
 
 # %% ../../nbs/runs/03_record.ipynb #cd46565f

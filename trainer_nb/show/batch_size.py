@@ -5,103 +5,26 @@
 # %% auto #0
 __all__ = ['BatchSizes', 'find_batch_size']
 
-# %% ../../nbs/show/06_batch_size.ipynb #60ce6a66
+# %% ../../nbs/show/06_batch_size.ipynb #88ef4a95
 import math
-from bisect import bisect_left
+from bisect import insort
 from dataclasses import dataclass, field
-from itertools import accumulate
 from statistics import median
 from time import perf_counter
 
 import torch
 
 from trainer_nb.base import (
-    BATCH_NORMS, batch_size, divide_batch, folded, format_bytes, is_oom, memory_in_use, merge_batches
+    BATCH_NORMS, divide_batch, folded, format_bytes, is_oom, memory_in_use, merge_batches
 )
-from ..data import Pass, first_batch, sets_of
-from ..loop import Learner, as_count
+from ..data import Pass, adapter_of, first_batch, sets_of
+from ..loop import CancelFit, Learner, as_count
 from .output import Drawn
 
-# %% ../../nbs/show/06_batch_size.ipynb #be18c9ab
-class _Gauge:
-    "Measures the peak and the time of a step"
-    def __init__(self, device, extra):      # extra: bytes that only the sandbox needs
-        self.device, self.extra, self.is_cuda = device, extra, device.type == 'cuda'
-
-    def peak(self, f):
-        "Call `f`, and return the most bytes that training took meanwhile; 0 if unknown, as on a CPU"
-        if self.is_cuda: torch.cuda.reset_peak_memory_stats(self.device)
-        f()
-        return torch.cuda.max_memory_allocated(self.device) - self.extra if self.is_cuda else 0
-
-    def time(self, f):
-        "Call `f` some times, and return the seconds of a step"
-        times, end = [], perf_counter() + .1
-        while len(times) < 3 or perf_counter() < end and len(times) < 50:
-            start = perf_counter()
-            f()
-            if self.is_cuda: torch.cuda.synchronize(self.device)
-            times.append(perf_counter() - start)
-        return median(times)
-
-# %% ../../nbs/show/06_batch_size.ipynb #270768a8
-class _Samples:
-    "Batches of any size from those of a loader"
-    def __init__(self, dl):
-        self.batches, self.n, self.pass_ = [], 0, Pass(dl)
-        self.rest = iter(self.pass_)
-
-    def close(self): self.pass_.close()
-
-    def take(self, size):  # batch, or None if there are too few samples
-        while self.n < size:
-            if (batch := next(self.rest, None)) is None: return None
-            self.batches.append(batch.data)
-            self.n += batch_size(batch.data)
-        ends = [*accumulate(map(batch_size, self.batches))]
-        k = bisect_left(ends, size)
-        whole, rest = merge_batches(self.batches[:k + 1]), ends[k] - size
-        return divide_batch(whole, [size, rest])[0] if rest else whole
-
-# %% ../../nbs/show/06_batch_size.ipynb #25999b88
-def _speed_at(o, size):
-    "The throughput of the measured size next to this one"
-    i = min(range(len(o.sizes)), key=lambda i: abs(math.log(o.sizes[i]/size)))
-    return o.speeds[i]
-
-def _advice(o) -> str:
-    "Say what to do about it"
-    if o.largest is None:
-        return 'not even the smallest batch fits: use AMP(), FSDP, or a smaller model'
-    n = math.ceil(o.current/o.largest)
-    if n > 1:
-        return (f'batches of {o.current} do not fit: batches of {math.ceil(o.current/n)} with '
-                f'GradAccum({n*o.n_accum}) make the same steps')
-    if o.fastest <= o.current: return f'batches of {o.current} fit, and larger ones are not faster'
-    gain = _speed_at(o, o.fastest)/_speed_at(o, o.current)
-    res = f'batches of {o.fastest} are {gain:.1f} × as fast as those of {o.current}'
-    if o.n_accum == 1: return f'{res}, and make fewer steps: look for the learning rate again'
-    n = max(o.n_accum//math.ceil(o.fastest/o.current), 1)
-    return f'{res}; GradAccum({n}) instead of {o.n_accum} makes the same steps'
-
-def _status(o) -> str:
-    "Write the result in a line"
-    if o.largest is None: return f'{len(o.sizes)} sizes; {o.advice}'
-    limit, end = f' of {format_bytes(o.limit)}' if o.limit else '', _ENDS[o.outcome]
-    return f'largest {o.largest}{limit} ({end}), fastest {o.fastest}; {o.advice}'
-
-def _lines(o) -> list[list[str]]:
-    "Return the header and the rows of the table"
-    rows = [[str(n), *([format_bytes(peak)] if peak else []), f'{speed:,.0f}' if speed else 'too large']
-            for n, peak, speed in zip(o.sizes, o.peaks, o.speeds)]
-    return [['batch size', *(['memory'] if any(o.peaks) else []), 'samples/s'], *rows]
-
-_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
-         'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped',
-         '': 'running'}
-
-# %% ../../nbs/show/06_batch_size.ipynb #c3eaf215
+# %% ../../nbs/show/06_batch_size.ipynb #5fdcdba7
 _SHARE = .9     # of the limit that the largest batch may take
+_ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more samples',
+         'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped'}
 
 @dataclass(repr=False)
 class BatchSizes(Drawn):
@@ -109,109 +32,118 @@ class BatchSizes(Drawn):
     current: int                # samples in a batch of `train_dl`
     limit: int|None = None      # bytes that training may take; None: unknown
     n_accum: int = 1            # batches in a step, by `GradAccum`
-    sizes: list = field(default_factory=list)       # batch sizes that found memory, ascending
-    peaks: list = field(default_factory=list)       # peak bytes of a step, by size; 0: unknown
-    speeds: list = field(default_factory=list)      # samples per second, by size
+    rows: list = field(default_factory=list)    # (batch size, peak bytes of a step, 0 if unknown, samples per second, 0
+                                                # above the limit) of those that found memory, ascending
     failed: int|None = None     # the smallest size that found no memory
-    outcome: str = ''           # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
-    advice, status, lines = property(_advice), _status, _lines
+    outcome: str = 'stopped'    # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
 
-    def add(self, size: int, peak: int, speed: float) -> None:
-        "Add a measurement"
-        i = bisect_left(self.sizes, size)
-        for values, v in (self.sizes, size), (self.peaks, peak), (self.speeds, speed): values.insert(i, v)
-
-    def fits(self, peak: int) -> bool:
-        "Return whether a peak is within 90 % of the limit"
-        return self.limit is None or peak <= _SHARE*self.limit
+    @property
+    def sizes(self) -> list[int]:
+        "Return the batch sizes that found memory"
+        return [n for n, *_ in self.rows]
 
     @property
     def largest(self) -> int|None:  # None if no batch fits
         "Return the largest batch that fits; without a limit, 90 % of the largest that found memory"
-        fitting = [n for n, peak in zip(self.sizes, self.peaks) if self.fits(peak)]
-        if fitting and self.limit is None and self.failed: return max(int(_SHARE*fitting[-1]), 1)
-        return fitting[-1] if fitting else None
+        size = max((n for n, _, v in self.rows if v), default=None)
+        return max(int(_SHARE*size), 1) if size and self.failed and self.limit is None else size
 
     @property
     def fastest(self) -> int|None:  # None if no batch fits
         "Return the smallest batch that fits whose throughput is within 3 % of the best"
-        fitting = [(n, v) for n, v in zip(self.sizes, self.speeds) if n <= (self.largest or 0)]
-        best = .97*max((v for _, v in fitting), default=0.)
-        return next((n for n, v in fitting if v >= best), None)
+        fitting = [(n, v) for n, _, v in self.rows if n <= (self.largest or 0)]
+        return next((n for n, v in fitting if v >= .97*max(v for _, v in fitting)), None)
 
-# %% ../../nbs/show/06_batch_size.ipynb #7360cbc1
-def _next_size(found, good, bad):
-    "Choose a size between one that fits and one that does not"
-    middle = (good + bad)//2
-    if found.limit is None or bad == found.failed or len(found.sizes) < 2: return middle
-    (a, b), (low, high) = found.sizes[-2:], found.peaks[-2:]
-    if high <= low: return middle
-    at = a + (_SHARE*found.limit - low)/(high - low)*(b - a)
-    return min(max(int(at), good + 1), bad - 1)
+    @property
+    def advice(self) -> str:
+        "Say what to do about it"
+        if self.largest is None: return 'not even the smallest batch fits: use AMP(), FSDP, or a smaller model'
+        n = math.ceil(self.current/self.largest)
+        if n > 1: return (
+            f'batches of {self.current} do not fit: batches of {math.ceil(self.current/n)} with '
+            f'GradAccum({n*self.n_accum}) make the same steps')
+        if self.fastest <= self.current: return f'batches of {self.current} fit, and larger ones are not faster'
+        speeds = {n: v for n, _, v in self.rows}
+        near = min(speeds, key=lambda n: abs(math.log(n/self.current)))
+        return (f'batches of {self.fastest} are {speeds[self.fastest]/speeds[near]:.1f} × as fast as those of '
+                f'{self.current}, and make fewer steps: look for the learning rate again')
 
-def _search(found, measure, most, smallest=1):
-    "Fill `found`, return the outcome; `measure(size)`: (peak, speed), or how many samples there are"
-    good = slower = 0
-    bad = n_samples = None
-    size = smallest
-    while True:
-        try: res = measure(size)
-        except (RuntimeError, MemoryError) as e:
-            if not is_oom(e): raise
-            bad = found.failed = size
-        else:
-            if isinstance(res, int):        # take them all
-                if res <= good: return 'data'
-                size = n_samples = most = res
-                continue
-            slower = slower + 1 if res[1] < 1.05*max(found.speeds, default=0.) else 0
-            found.add(size, *res)
-            if found.fits(res[0]): good = max(good, size)
-            else: bad = size
-        if bad is None:
-            if size == most: return 'data' if most == n_samples else 'most'
-            if slower >= 2 and found.limit is None: return 'speed'
-            size = min(2*size, most or 2*size)
-        elif bad <= smallest or bad - good <= max(1, good//20): return 'memory'
-        else: size = _next_size(found, good, bad)
+    def status(self) -> str:
+        "Write the result in a line"
+        if self.largest is None: return f'{len(self.rows)} sizes; {self.advice}'
+        limit = f' of {format_bytes(self.limit)}' if self.limit else ''
+        return f'largest {self.largest}{limit} ({_ENDS[self.outcome]}), fastest {self.fastest}; {self.advice}'
 
-# %% ../../nbs/show/06_batch_size.ipynb #492d3f55
-def _found(r, gauge, limit, most):
-    "Search within a dry run"
-    learn = r.learn
-    samples, accum = _Samples(learn.train_dl), learn.provider('accumulation')
-    current = batch_size(samples.take(1) and samples.batches[0])
-    found = BatchSizes(current, limit, n_accum=accum.n if accum else 1)
-    class Interrupted(Exception): pass
+    def lines(self) -> list[list[str]]:
+        "Return the header and the rows of the table"
+        sees = any(peak for _, peak, _ in self.rows)
+        return [['batch size', *['memory']*sees, 'samples/s'],
+                *([f'{n}', *[format_bytes(peak)]*sees, f'{speed:,.0f}' if speed else 'too large']
+                  for n, peak, speed in self.rows)]
 
-    def step():
-        if r.is_over: raise Interrupted
-        loss, _ = r.train_batch()
-        return loss
+# %% ../../nbs/show/06_batch_size.ipynb #4052952c
+class _Search:
+    "Trains on batches of any size, made of those of `train_dl`, in a dry run"
+    def __init__(self, r, before):      # before: bytes that were in use without the sandbox
+        self.r, self.device, self.pass_ = r, r.learn.device, Pass(r.learn.train_dl)
+        self.rest, self.batches = iter(self.pass_), []
+        in_use, self.limit = memory_in_use(self.device)
+        self.extra = in_use and in_use - before     # that only the sandbox needs
 
-    def measure(size):
-        if (batch := samples.take(size)) is None: return samples.n
-        learn.train_dl, r.phase.pass_, r.n_passes = [batch]*1000, None, 0
-        step()
-        for _ in range(learn.state.grad_accum_steps - 1): step()    # it makes state
-        peak = max(gauge.peak(step) for _ in range(learn.state.grad_accum_steps))
-        if not found.fits(peak): return peak, 0.
-        return peak, size/gauge.time(step)
+    def take(self, size):
+        "Return a batch of `size` samples, or of all if there are fewer, and their number"
+        while sum(b.n for b in self.batches) < size and (batch := next(self.rest, None)): self.batches.append(batch)
+        parts, n = [], 0
+        for b in self.batches:
+            if n >= size: break
+            parts.append(b.data)
+            n += b.n
+        whole = merge_batches(parts)
+        return (divide_batch(whole, [size, n - size])[0], size) if n > size else (whole, n)
 
-    try:
-        batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # fits, too?
-        if batch is not None:
-            is_dict = sets_of(learn.valid_dl)
-            learn.validate({name: [o] for name, o in batch.items()} if is_dict else [batch])
-        has_norms = any(isinstance(m, BATCH_NORMS) for m in learn.model.modules())
-        found.outcome = _search(found, measure, most, 2 if has_norms and most != 1 else 1)
-    except Interrupted: found.outcome = 'stopped'
-    finally: samples.close()
-    return found
+    def step(self):
+        "Train on a batch, and return the seconds it took"
+        if self.r.is_over: raise CancelFit
+        start = perf_counter()
+        self.r.train_batch()
+        if self.limit: torch.cuda.synchronize(self.device)
+        return perf_counter() - start
 
-# %% ../../nbs/show/06_batch_size.ipynb #f58007d8
-def _allocated(device): return torch.cuda.memory_allocated(device) if device.type == 'cuda' else 0
+    def measure(self, batch):
+        "Return the most bytes that training takes, 0 if unknown, and the seconds of a step"
+        learn = self.r.learn
+        learn.train_dl, self.r.phase.pass_, self.r.n_passes = [batch]*1000, None, 0
+        if self.limit: torch.cuda.reset_peak_memory_stats(self.device)
+        times, end = [], perf_counter() + .1
+        while len(times) < 2*learn.state.grad_accum_steps + 1 or perf_counter() < end and len(times) < 50:
+            times.append(self.step())       # the first one makes state
+        return torch.cuda.max_memory_allocated(self.device) - self.extra if self.limit else 0, median(times)
 
+    def run(self, found, size, most):
+        "Fill `found`, beginning with a size; return the outcome"
+        good, bad, smallest, end, n_slow = 0, None, size, 'most', 0
+        while True:
+            batch, n = self.take(size)
+            if n < size: most, end = n, 'data'
+            if n == good: return end
+            try: peak, time_s = self.measure(batch)
+            except (RuntimeError, MemoryError) as e:
+                if not is_oom(e): raise
+                bad = found.failed = n
+            else:
+                speed = n/time_s if found.limit is None or peak <= _SHARE*found.limit else 0.
+                n_slow = n_slow + 1 if speed < 1.05*max((v for *_, v in found.rows), default=0.) else 0
+                insort(found.rows, (n, peak, speed))
+                if speed: good = n
+                else: bad = n
+            if bad is None:
+                if n == most: return end
+                if n_slow > 1 and found.limit is None: return 'speed'
+                size = min(2*n, most or 2*n)
+            elif bad <= smallest or bad - good <= max(1, good//20): return 'memory'
+            else: size = (good + bad)//2
+
+# %% ../../nbs/show/06_batch_size.ipynb #fdbc9c73
 def find_batch_size(learn: Learner,
     *,
     most: int|None = None,  # the largest batch to try, ≥ 1; None: all samples of `train_dl`
@@ -224,8 +156,19 @@ def find_batch_size(learn: Learner,
     """
     with folded():
         if most is not None: most = as_count('most', most)
-        before = _allocated(learn.device)
+        if adapter_of(learn.train_dl).parts:
+            raise ValueError('find_batch_size joins the batches of one loader, and train_dl has several')
+        before, _ = memory_in_use(learn.device)
         with learn.dry_run() as r:
-            extra = _allocated(learn.device) - before
-            limit = memory_in_use(learn.device)[1] if learn.device.type == 'cuda' else None
-            return _found(r, _Gauge(learn.device, extra), limit, most)
+            search, accum = _Search(r, before), learn.provider('accumulation')
+            search.take(1)
+            found = BatchSizes(search.batches[0].n, search.limit, accum.n if accum else 1)
+            try:
+                batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # fits, too?
+                is_dict = sets_of(learn.valid_dl)
+                if batch is not None: r.learn.validate({k: [o] for k, o in batch.items()} if is_dict else [batch])
+                has_norms = any(isinstance(m, BATCH_NORMS) for m in learn.model.modules())
+                found.outcome = search.run(found, 2 if has_norms and most != 1 else 1, most)
+            except CancelFit: pass
+            finally: search.pass_.close()
+    return found
