@@ -136,7 +136,7 @@ def _chart(found) -> Chart:
     lines += [Line([lr], [y], color, points=True) for (lr, y, _), color in zip(marks, COLORS[1:])]
     if good: lines.append(Line([], [], GREY, f'good range {good[0]:.2g} to {good[1]:.2g}'))
     axes = (found.start, found.end), (low, high), 'learning rate'
-    hover = [(lr, f'lr {lr:.2g} · loss {raw:.4g} · smoothed {v:.4g}')
+    hover = [(lr, f'lr {lr:.2g}\nloss {raw:.4g}\nsmoothed {v:.4g}')
              for lr, raw, v in zip(found.lrs, found.losses, curve)]
     shade = good and (max(good[0], found.start), good[1])
     panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
