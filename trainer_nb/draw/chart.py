@@ -238,15 +238,16 @@ class Panel:
             yield self.right + 5, free, o.mark, 'start', o.color
             yield self.right + 20, free, o.end, 'start'
 
-# %% ../../nbs/draw/02_chart.ipynb #495b99c7
+# %% ../../nbs/draw/02_chart.ipynb #92d22797
 def _path(points):
     "Write the moves of a line through pixels; None breaks it"
     moves, before = [], None
     for p in points:
         if p:
-            p = round(10*p[0]), round(10*p[1])
-            if before: moves.append(f'l{(p[0] - before[0])/10:g}{(p[1] - before[1])/10:+g}')
-            else: moves.append(f'M{p[0]/10:g},{p[1]/10:g}')
+            x, y = p = round(10*p[0]), round(10*p[1])
+            if not before: moves.append(f'M{x/10:g},{y/10:g}')
+            elif y != before[1]: moves.append(f'l{(x - before[0])/10:g}{(y - before[1])/10:+g}')
+            elif x != before[0]: moves.append(f'h{(x - before[0])/10:g}')
         before = p
     return re.sub(r'(?<!\d)0\.', '.', ''.join(moves))      # .5 is shorter than 0.5
 
@@ -284,7 +285,7 @@ def _elements(p):
         fill = f' fill="{color[0]}"' if color else ''
         yield f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
 
-# %% ../../nbs/draw/02_chart.ipynb #2fc64acb
+# %% ../../nbs/draw/02_chart.ipynb #2c781073
 def evenly(n: int, most: int) -> range:
     "Return the indices of at most `most` of n places: every first, second, …, and the last one"
     each = max(-(-n//most), 1)
@@ -310,7 +311,8 @@ def _columns(p):
         side = ' class=r' if x > p.left + p.width/2 else ''
         style, share = f'flex-grow:{10*(end - start):.0f}', f'{(x - start)/((end - start) or 1):.0%}'
         if share != '50%': style += f';--x:{share}'
-        yield f'<i{side} style="{style}" data-at="{escape(text)}"></i>'
+        text = escape(text).replace('\n', '&#10;')       # a notebook stores each line of HTML with much around it
+        yield f'<i{side} style="{style}" data-at="{text}"></i>'
 
 def _hover(chart):
     "Write the columns over a chart; of stacked panels, one gives the texts"
