@@ -326,7 +326,7 @@ def _hover(chart):
         res.append(f'<div class="tnb-hover" style="{place}">{"".join(_columns(p))}</div>')
     return ''.join(res)
 
-# %% ../../nbs/draw/02_chart.ipynb #26b39162
+# %% ../../nbs/draw/02_chart.ipynb #4ede8811
 _IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # in double quotes
 _SWITCH_CSS = '''.tnb-switch{display:block;font:12px/20px sans-serif;cursor:pointer;width:max-content}
 .tnb-switch>input{display:inline-block!important;vertical-align:middle;margin:0 6px 2px 54px}'''
@@ -343,7 +343,7 @@ def _draw(ax, p):
                 dashes=[float(v)/o.width for v in o.dash.split()] or (None, None), antialiased=is_smooth,
                 clip_on=o.may_leave, zorder=3)                  # above the frame
     look = dict(mfc='none', clip_on=False, zorder=3)
-    ax.plot(p.events, [p.ylim[0]]*len(p.events), '^', mec=INK, ms=5.5, **look)
+    ax.plot(p.events, [p.ylim[0]]*len(p.events), ls='', marker=10, mec=INK, ms=6, **look)     # stands on the axis
     for x, y, color in p.rings: ax.plot([x], [y], 'o', mec=color, ms=8, mew=1.3, **look)
     ax.set(xscale='log' if p.is_log else 'linear', yscale='log' if p.ylog else 'linear', xlim=p.xlim, ylim=p.ylim)
     for axis, row, is_shown in zip((ax.xaxis, ax.yaxis), p.ticks(), (p.xlabel is not None, True)):

@@ -17,7 +17,7 @@ from .chart import Chart, Line, Panel, beside, evenly, labels, limits, needs_log
 from .curve import Envelope
 from .page import ALARM, COLORS, GREY, INK, RAW, SIZE, STYLES
 
-# %% ../../nbs/draw/04_plot.ipynb #2fdc6c3b
+# %% ../../nbs/draw/04_plot.ipynb #0a684767
 @dataclass
 class PlotData:
     "What a picture shows of a fit"
@@ -37,8 +37,8 @@ class PlotData:
     def epoch_at(self, batch: int) -> int:
         "Return the number of the epoch that a batch belongs to"
         i = bisect_left(self.ends, batch)
-        if i < len(self.ends): return self.epochs[i]['epoch']
-        return self.epochs[-1]['epoch'] + 1 if self.epochs else 0
+        if i < len(self.ends): return self.epochs[i].get('epoch', i)       # none in a damaged record
+        return self.epochs[-1].get('epoch', i - 1) + 1 if self.epochs else 0
 
 def measured(column: str) -> tuple[str, str]:
     "Tell which side a column is of, 'train' or 'valid', and what it measures; of another column, ('', its name)"
@@ -49,7 +49,7 @@ def is_rate(column: str) -> bool:
     "Return whether a column holds a learning rate"
     return column == 'lr' or column.startswith('lr_')
 
-# %% ../../nbs/draw/04_plot.ipynb #3ea162d3
+# %% ../../nbs/draw/04_plot.ipynb #339f2279
 def _overfit_since(rows, i):
     "Say by how much the losses have changed since the best epoch `i`; '' unless the fit overfits"
     from statistics import median
@@ -71,11 +71,11 @@ def best_epoch(data: PlotData, first: int = 0) -> tuple[int | None, list[str]]:
     value, is_loss = row.get(column, math.nan), column == 'valid_loss'
     if math.isnan(value): return None, []
     which = ' of this fit' if start < data.fit_from else ''
-    said = f'best{which} {"" if is_loss else column + " "}{format_value(value)} · epoch {row["epoch"]}'
+    said = f'best{which} {"" if is_loss else column + " "}{format_value(value)} · epoch {row.get("epoch", i)}'
     worse = _overfit_since(data.epochs, i) if is_loss else ''
     return data.ends[i], [said, worse] if worse else [said]
 
-# %% ../../nbs/draw/04_plot.ipynb #f46eda6f
+# %% ../../nbs/draw/04_plot.ipynb #6cee46c5
 def _more(words, most=8):
     return words if len(words) <= most else [*words[:most], f'and {len(words) - most} more']
 
@@ -276,7 +276,7 @@ class _View:
 
     def numbers(self):
         "Number some epochs at their last batches: (name, list of (batch, label))"
-        ends = {row['epoch']: end for row, end in zip(self.epochs, self.ends)}
+        ends = {row.get('epoch', i): end for i, (row, end) in enumerate(zip(self.epochs, self.ends))}
         if not ends: return '', []
         places = ticks(min(ends) - .01, max(ends) + .01, 12, whole=True)
         return 'epoch', [(ends[v], label) for v, label in places if v in ends]
