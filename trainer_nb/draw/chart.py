@@ -120,7 +120,7 @@ def legend_rows(lines: Iterable[Line], width: float) -> list[list[tuple[float, L
         x += room + 12
     return [row for row in rows if row]
 
-# %% ../../nbs/draw/02_chart.ipynb #8cbeb4da
+# %% ../../nbs/draw/02_chart.ipynb #9a3fa58c
 def _pixels(values, low, high, start, length, is_log):
     "Where values stand on an axis that begins at a pixel, with `low`; nan for one that cannot be drawn"
     if is_log:
@@ -161,19 +161,21 @@ class Panel:
     @property
     def bottom(self) -> float: return self.top + self.height
 
+    def xs(self, values: Iterable[float]) -> list[float]:
+        "Return the pixels of values on the horizontal axis; nan for one that cannot be drawn"
+        return _pixels(values, *self.xlim, self.left, self.width, self.is_log)
+
+    def ys(self, values: Iterable[float]) -> list[float]:
+        "Return the pixels of values on the vertical axis; nan for one that cannot be drawn"
+        return _pixels(values, *self.ylim, self.bottom, -self.height, self.ylog)
+
     def place(self, xs: Iterable[float], ys: Iterable[float]) -> list:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
-        xs = _pixels(xs, *self.xlim, self.left, self.width, self.is_log)
-        ys = _pixels(ys, *self.ylim, self.bottom, -self.height, self.ylog)
-        return [(x, y) if y == y else None for x, y in zip(xs, ys)]
+        return [(x, y) if y == y else None for x, y in zip(self.xs(xs), self.ys(ys))]
 
-    def x(self, value: float) -> float:
-        "Return the pixel of a value on the horizontal axis"
-        return _pixels([value], *self.xlim, self.left, self.width, self.is_log)[0]
+    def x(self, value: float) -> float: return self.xs([value])[0]
 
-    def y(self, value: float) -> float:
-        "Return the pixel of a value on the vertical axis"
-        return _pixels([value], *self.ylim, self.bottom, -self.height, self.ylog)[0]
+    def y(self, value: float) -> float: return self.ys([value])[0]
 
     def below_legend(self, start: float = 0.) -> 'Panel':
         "Return it with its legend between `start` and its top; its bottom stays"
@@ -285,7 +287,7 @@ def _elements(p):
         fill = f' fill="{color[0]}"' if color else ''
         yield f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
 
-# %% ../../nbs/draw/02_chart.ipynb #2c781073
+# %% ../../nbs/draw/02_chart.ipynb #1587ad6f
 def evenly(n: int, most: int) -> range:
     "Return the indices of at most `most` of n places: every first, second, …, and the last one"
     each = max(-(-n//most), 1)
@@ -305,7 +307,7 @@ def _columns(p):
     low, high = p.xlim
     known = sorted({x: text for x, text in p.hover if min(low, high) <= x <= max(low, high)}.items())
     known = [known[i] for i in evenly(len(known), int(p.width/5))]
-    at = [p.x(x) for x, _ in known]
+    at = p.xs([x for x, _ in known])
     edges = [p.left, *((a + b)/2 for a, b in zip(at, at[1:])), p.right]
     for x, start, end, (_, text) in zip(at, edges, edges[1:], known):
         side = ' class=r' if x > p.left + p.width/2 else ''

@@ -8,8 +8,8 @@ __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'PAPER', 'RAW',
            'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'marimo_view', 'widget_view', 'close_widgets',
            'attended_kernel', 'Shown']
 
-# %% ../../nbs/draw/03_page.ipynb #0e15b6cd
-import sys, threading
+# %% ../../nbs/draw/03_page.ipynb #73ca4aec
+import sys, threading, warnings
 from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
@@ -83,7 +83,7 @@ def html_table(
     return (f'{_TABLE_CSS}<div tabindex="0" style="overflow-x:auto"><table class="tnb-table">'
             f'<thead{wide}>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>')
 
-# %% ../../nbs/draw/03_page.ipynb #2f668c7e
+# %% ../../nbs/draw/03_page.ipynb #b962db91
 def html_img(data: bytes, alt: str, width: int, kind: str = 'png') -> str:
     "Write a picture's bytes as HTML, `width` CSS pixels wide"
     return (f'<img alt="{escape(alt)}" style="width:{width}px;max-width:100%;height:auto;display:block;margin:0" '
@@ -99,7 +99,9 @@ def _picture():
 
         def _repr_png_(self):
             file, (width, height) = BytesIO(), self.get_size_inches()
-            self.savefig(file, format='png', dpi=min(200, 1840/width))     # viewers show no more pixels
+            with warnings.catch_warnings():
+                warnings.filterwarnings('ignore', 'Glyph .* missing')      # a name in another script, say
+                self.savefig(file, format='png', dpi=min(200, 1840/width))     # viewers show no more pixels
             return file.getvalue(), {'width': round(100*width), 'height': round(100*height)}
     return Picture
 
