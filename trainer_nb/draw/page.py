@@ -39,7 +39,7 @@ def themed(color: str) -> str:  # a key of `DARK`
     "Write a colour for a style sheet: its light variant stands on a dark page"
     return f'light-dark({color},{DARK[color]})'
 
-# %% ../../nbs/draw/03_page.ipynb #796f3ebd
+# %% ../../nbs/draw/03_page.ipynb #2b5191c0
 class Rich(str):
     "Text of a cell that stands in an HTML table as other markup: bold, with a mark, as a picture"
     html: str
@@ -59,8 +59,7 @@ def text_table(lines: list[list[str]], left: int = 0) -> str:
 
 _TABLE_CSS = '''<style>.tnb-table.tnb-table{margin:0;border-collapse:collapse}
 .tnb-table.tnb-table :is(td,th){text-align:right;padding:2px 8px;line-height:20px;white-space:nowrap}
-.tnb-table.tnb-table :is([colspan],.left){text-align:left}.tnb-table.tnb-table .left{vertical-align:top}
-.tnb-table.tnb-table :is(.wide th,.left){white-space:normal}</style>'''
+.tnb-table.tnb-table [colspan]{text-align:left}.tnb-table.tnb-table .wide th{white-space:normal}</style>'''
 
 def html_table(
     lines: list[list[str]],
@@ -71,13 +70,14 @@ def html_table(
     n = len(lines[0])
     def row(k, cells):
         if len(cells) < n: return f'<tr><td colspan="{n}">{escape(cells[0])}</td></tr>'
-        tag, res = 'td' if k else 'th', []
+        tag, res = 'td' if k else 'th', ''
         for i, cell in enumerate(cells):
             html = cell.html if isinstance(cell, Rich) else escape(cell)
             if n > 9 and not k: html = html.replace('_', '_<wbr>')
             if bold is not None and k == bold + 1: html = f'<b>{html}</b>'
-            res.append(f'<{tag} class="left">{html}</{tag}>' if i < left else f'<{tag}>{html}</{tag}>')
-        return f'<tr>{"".join(res)}</tr>'
+            words = ' style="text-align:left;vertical-align:top;white-space:normal"' if i < left else ''
+            res += f'<{tag}{words}>{html}</{tag}>'
+        return f'<tr>{res}</tr>'
     head, *rows = [row(k, cells) for k, cells in enumerate(lines)]
     wide = ' class="wide"' if n > 9 else ''
     return (f'{_TABLE_CSS}<div tabindex="0" style="overflow-x:auto"><table class="tnb-table">'

@@ -75,7 +75,7 @@ def best_epoch(data: PlotData, first: int = 0) -> tuple[int | None, list[str]]:
     worse = _overfit_since(data.epochs, i) if is_loss else ''
     return data.ends[i], [said, worse] if worse else [said]
 
-# %% ../../nbs/draw/04_plot.ipynb #6cee46c5
+# %% ../../nbs/draw/04_plot.ipynb #c19ae210
 def _more(words, most=8):
     return words if len(words) <= most else [*words[:most], f'and {len(words) - most} more']
 
@@ -187,6 +187,8 @@ class _View:
             if low != ys:       # a zigzag between the extremes
                 xs, ys = ([*chain.from_iterable(zip(*o))] for o in ((xs, xs), (low, ys)))
             faint.append(Line(xs, ys, color, width=1, alpha=RAW, may_leave=True))
+            xs, ys, words = self.bins[name].smooth()
+            bold.append(Line([x + self.first for x in xs], ys, color, f'{name}, {words}' if words else name))
         valid = [o for o in self.points if o[0] == 'valid' and self.is_loss(*o)]
         valid.sort(key=lambda o: not o[1].startswith('loss'))       # those over all sets first
         for key, (color, dash) in zip(valid[:_MOST], STYLES[len(self.colors):]):
@@ -197,9 +199,6 @@ class _View:
         if log and low <= 0:
             raise ValueError(
                 f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
-        for name, color in self.colors.items():
-            xs, ys, words = self.bins[name].smooth()
-            bold.append(Line([x + self.first for x in xs], ys, color, f'{name}, {words}' if words else name))
         seen = [*(o.ys for o in bold + marks), means]
         if log is None: log = low > 0 and needs_log(seen)
         if words: bold.append(Line([], [], COLORS[0], 'each batch', width=1))
@@ -296,7 +295,7 @@ class _View:
         while len(text := f'{head}: {"; ".join([*words, *notes])}') > 300 and words: words.pop()
         return text[:300] if words or notes else head
 
-# %% ../../nbs/draw/04_plot.ipynb #f13df0c3
+# %% ../../nbs/draw/04_plot.ipynb #864aa541
 class Plot:
     "A picture of a fit without its `first` batches, with room for `n_metrics`; it keeps what it drew of them"
     def __init__(self, first: int = 0, n_metrics: int = 0):
@@ -324,13 +323,12 @@ class Plot:
         self._update(data)
         view = _View(data, self.first, end, self.bins)
         losses = view.losses(log)
-        axis, since = 'logarithmic' if losses.ylog else 'linear', ''
+        note = 'logarithmic' if losses.ylog else ''
         if log is None:
             if self.is_log not in (None, losses.ylog): self.since = data.n
             self.is_log = losses.ylog
-            if self.since: since = f' since batch {self.since}'
-        notes = [axis + since if losses.ylog or since else '', losses.note]
-        losses.note = ', '.join(filter(None, notes))
+            if self.since: note = f'{note or "linear"} since batch {self.since}'
+        losses.note = ', '.join(filter(None, [note, losses.note]))
         metrics = view.metrics_chart(self.n_metrics)
         panels = [losses.below_legend(), view.rates(), *chain.from_iterable(o.panels for o in metrics)]
         for p in panels:
