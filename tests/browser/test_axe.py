@@ -48,7 +48,7 @@ def test_what_cells_show(page):
     assert page.page.locator('.jp-OutputArea-output').count() > 10
 
 @pytest.mark.skipif(bool(missing()) or not html.exists(), reason='needs Chromium, and the site: make docs')
-@pytest.mark.parametrize('name', ['index', 'start/02_quickstart', 'howto/17_read_the_picture', 'draw/09_plot',
+@pytest.mark.parametrize('name', ['index', 'start/02_quickstart', 'howto/17_read_the_picture', 'draw/04_plot',
                                   'api/04_watch'])
 def test_pages_of_the_site(name):
     with chromium() as browser:

@@ -235,7 +235,7 @@ def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
         since = re.search(r' · as of ([\d:]+)no update since \d{4}-\d\d-\d\d ([\d:]+): .* learn.show()', page.text)
         assert since and since[1] == since[2], page.text
     svg = svg_of(plots[-2])
-    assert ':root{color-scheme:light dark;color:#333333' in svg and 'rect{fill:light-dark(#FFFFFF,#111111)}' in svg
+    assert ':root{color-scheme:light dark;color:#333333' in svg and 'background:light-dark(#FFFFFF,#111111)}' in svg
     assert 'train_loss' in svg
 
 def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
@@ -307,7 +307,7 @@ def test_a_loss_that_is_not_a_number_leaves_a_gap(seen):
         return {'loss': learn.model(batch[0]).square().sum()+ (math.nan if 3 <= next(n) % 10 < 6 else 0)}
     learn = make_learner(train_dl=batches(50), train_step=step, display='html', hooks=[LambdaHook(before_step=always)])
     with told(): learn.fit(1)
-    faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity', svg_of(of(seen, 1)[-1]))
+    faint = re.findall(r'<path d="([^"]*)" stroke="#0072B2" stroke-opacity="0.65"', svg_of(of(seen, 1)[-1]))
     assert len(faint) == 1 and faint[0].count('M') == 2
 
 def test_names_are_escaped(seen, cell):

@@ -1,14 +1,9 @@
 """Charts, tables and pictures of values, and the cells that show them. These names are for other wings"""
-from .tables import (
-    ALARM, COLORS, GREY, RAW, SIZE, Rich, blank_figure, html_img, html_table, new_figure,
-    text_table
+from .page import (
+    ALARM, COLORS, GREY, RAW, SIZE, Rich, attended_kernel, blank_figure, cell_thread, close_widgets,
+    current_cell, html_img, html_table, marimo_outputs, marimo_view, new_figure, reaches, running_shell, show_bundle,
+    text_table, widget_view
 )
-from .cells import (
-    attended_kernel, cell_thread, close_widgets, current_cell, marimo_outputs, marimo_view, reaches, running_shell,
-    show_bundle, widget_view
-)
-from .panels import LEADING, Line, Panel, legend_rows, limits, needs_log
-from .smoothing import Envelope, smooth
-from .marks import evenly
-from .charts import Chart
+from .curve import Envelope, smooth
+from .chart import LEADING, Chart, Line, Panel, evenly, legend_rows, limits, needs_log
 from .plot import Plot, PlotData, is_rate

@@ -248,7 +248,7 @@ class History:
 
     def _page(self, status):
         "Return HTML of a line, the plot and the table"
-        picture = Plot().final(self.plot_data()).html(is_image=True) if self.n_steps else ''
+        picture = Plot().final(self.plot_data()).html() if self.n_steps else ''
         return f'<div>{escape(status)}</div>{picture}{self.html()}'
 
     def _repr_html_(self): return self._page(self.latest.status)

@@ -30,11 +30,6 @@ def _thin(pairs, most):
         res += sorted([part[0], part[-1]] if len(part) > 1 else part)
     return [*res, pairs[-1]]
 
-def _copied(envelope):
-    res = copy(envelope)
-    res.bins = [*envelope.bins]
-    return res
-
 def _filled(steps, name, n):    # `Envelope` of a column, with nan for batches that had none
     o = steps.setdefault(name, Envelope())
     if o.n < n: o.extend([math.nan]*(n - o.n))
@@ -100,7 +95,7 @@ class Curves(_Points):
     def _revise(self, columns):
         "Replace values since the latest epoch, which several ranks know when the open one is over"
         for name in columns.keys() & self.steps.keys():
-            o = self.steps[name] = _copied(self.before.get(name, Envelope()))
+            o = self.steps[name] = copy(self.before.get(name, Envelope()))
             o.extend([*[math.nan]*(self.end - o.n), *columns[name]][:self.n - o.n])
 
     def add_row(self, kind: str, batch: int, row: dict) -> None:
@@ -108,7 +103,7 @@ class Curves(_Points):
         if kind == 'epoch':
             middle, self.end = (self.end + 1 + batch)/2, batch
             for name in self.steps: _filled(self.steps, name, self.n).end_epoch()
-            self.before = {k: _copied(o) for k, o in self.steps.items()}
+            self.before = {k: copy(o) for k, o in self.steps.items()}
             self.mark_all('train_', middle, row)
             if type(epoch := row.get('epoch')) is int: self.scale('epoch', batch, epoch + 1)
             if _is_number(s := row.get('time_s')): self.time_s += s

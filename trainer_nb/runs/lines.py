@@ -20,19 +20,19 @@ from trainer_nb.draw import (
 from .values import AXES, Values, base_of, notes_on, table_of, written
 
 # %% ../../nbs/runs/11_lines.ipynb #li000006
-def _train_curve(curves, name, most, is_log):
+def _train_curve(curves, name, most):
     "(batches, smoothed values) of training, in about `most` bins"
-    if name in curves.steps: return curves.steps[name].smooth(is_log, most)[:2]
+    if name in curves.steps: return curves.steps[name].smooth(most)[:2]
     return [*zip(*curves.marks[name])]
 
-def curves_of(c: Values, source: Any, is_log: bool = False) -> list:
+def curves_of(c: Values, source: Any) -> list:
     "Return what is drawn of a run, in training and in validation: (xs, ys) or None"
     most = min(700, max(2400//len(c.sources), 100))     # bins
     def placed(batches, ys):
         xs = c.places(source, batches)
         return None if xs is None else (xs, list(ys))
     train, valid = c.columns(source)
-    return [train and placed(*_train_curve(source.curves, train, most, is_log)),
+    return [train and placed(*_train_curve(source.curves, train, most)),
             valid and placed(*zip(*source.curves.marks[valid]))]
 
 _THIN = {'width': 1., 'alpha': .5, 'may_leave': True}
@@ -63,28 +63,26 @@ def _hover(drawn, names, unit, label):
     for x in [places[i] for i in evenly(len(places), 60)]:
         at = [(ys[bisect_right(xs, x) - 1], name) for (xs, ys), name in shown if xs and xs[0] <= x]
         values = (f'{name} {written(v)}' for v, name in sorted(at) if v == v)
-        yield x/unit, ' · '.join([f'{label} {x/unit:.6g}', *values])
+        yield x/unit, '\n'.join([f'{label} {x/unit:.6g}', *values])
 
 # %% ../../nbs/runs/11_lines.ipynb #li000012
 _UNITS = (7200, 3600, 'hours'), (120, 60, 'minutes'), (0, 1, 'seconds')
 
-def _known(c, i, is_log):
+def _known(c, i):
     "The curves of a run, computed anew only when it has new values"
-    known = c.drawn.setdefault(i, {})
-    if is_log not in known: known[is_log] = curves_of(c, c.sources[i], is_log)
-    return known[is_log]
+    if i not in c.drawn: c.drawn[i] = curves_of(c, c.sources[i])
+    return c.drawn[i]
 
 def _scaled(c, shown, fits_all):
     "Choose the axes: what is drawn of each run, the last place, (limits, is it logarithmic?)"
-    for ylog in False, True:
-        drawn = [_known(c, i, ylog) for i in range(len(c.sources))]
-        longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
-        bold = [drawn[i] for i in shown] or drawn
-        seen = [o[1] for o in chain.from_iterable(bold) if o]
-        rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
-        values, others = [*chain.from_iterable(seen)], [*chain.from_iterable(rest)]
-        far = sorted(filter(math.isfinite, others))[-1:]    # it squeezes the lines in colour, too
-        if not needs_log([[*o, *far] for o in seen]) or any(v <= 0 for v in values): break
+    drawn = [_known(c, i) for i in range(len(c.sources))]
+    longest = max((o[0][-1] for o in chain.from_iterable(drawn) if o and o[0]), default=1)
+    bold = [drawn[i] for i in shown] or drawn
+    seen = [o[1] for o in chain.from_iterable(bold) if o]
+    rest = [o[1] for o in chain.from_iterable(drawn) if o] if fits_all else []
+    values, others = [*chain.from_iterable(seen)], [*chain.from_iterable(rest)]
+    far = sorted(filter(math.isfinite, others))[-1:]    # it squeezes the lines in colour, too
+    ylog = needs_log([[*o, *far] for o in seen])
     return drawn, longest or 1, (limits(values, others, ylog), ylog)
 
 # %% ../../nbs/runs/11_lines.ipynb #b73ce400
@@ -133,4 +131,4 @@ def _rows(c, slots):
 def page(c: Values, slots: dict[int, int], head: str) -> str:
     "Write chart, table and notes as HTML, below a head that is HTML"
     notes = ''.join(f'<div style="font-size:90%">{escape(o)}</div>' for o in notes_on(c))
-    return f'{head}{chart_of(c, slots).html(is_image=True)}{html_table(_rows(c, slots))}{notes}'
+    return f'{head}{chart_of(c, slots).html()}{html_table(_rows(c, slots))}{notes}'

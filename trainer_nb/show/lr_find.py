@@ -145,7 +145,7 @@ class LRCurve(Drawn):
         end = (ys.index(min(ys)) or len(ys)) + 1 if ys else 0
         low, high = min(losses[:end], default=0.), max(ys[:end], default=1.)
         axes = (self.start, self.end), limits([low, high + .4*(high - low)]), 'learning rate'
-        hover = [(lr, f'lr {lr:.2g} · loss {v:.4g} · smoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
+        hover = [(lr, f'lr {lr:.2g}\nloss {v:.4g}\nsmoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
         shade = good and (max(good[0], self.start), good[1])
         panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
         panel.labels, last = [], -math.inf

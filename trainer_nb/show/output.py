@@ -191,7 +191,7 @@ class Area:
         head = _head(' · '.join(parts), share, state) + (stale if advice else '')
         self.has_picture |= chart is not None and not self.outputs
         if not self.has_picture: return self.put(_bundle(head + body, status))
-        picture = None if chart is None else _bundle(chart.html(is_image=True))
+        picture = None if chart is None else _bundle(chart.html())
         self.put(_bundle(head, status), picture, _bundle(body))
 
     def close(self, status: str, body: str = '', chart: Any = None, text: str = '', label: str = 'plot',
@@ -283,7 +283,7 @@ class Drawn:
 
     def _repr_html_(self):
         chart, head = self.chart(), f'<div>{escape(self.status())}</div>'
-        picture = '' if chart is None else _labelled(chart, self.status() or self.label).html(is_image=True)
+        picture = '' if chart is None else _labelled(chart, self.status() or self.label).html()
         return picture + head + self.table()
 
     def _is_shown(self):        # by the cell that made it; later displays show it again
