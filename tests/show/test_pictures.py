@@ -9,10 +9,10 @@ from PIL import Image, ImageFont
 
 from trainer_nb.base import format_value
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, INK, SIZE, Chart, Line, Panel, Plot, legend_rows, limits, smooth
+    ALARM, COLORS, GREY, SIZE, Chart, Line, Panel, Plot, legend_rows, limits, smooth
 )
 from trainer_nb.draw.chart import ticks
-from trainer_nb.draw.page import DARK, STYLES
+from trainer_nb.draw.page import DARK, INK, STYLES
 from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
 from trainer_nb.runs.comparison import Comparison

@@ -14,13 +14,13 @@ import numpy as np
 # %% ../../nbs/draw/01_curve.ipynb #65770df8
 _LARGEST = 1e300        # sums and differences of such values are finite
 
-def _smoothed(ys, half, first, last):
-    "Fit lines to neighbours, of each place from index `first` to before `last`; nan where there is no value"
-    places = np.arange(len(ys))
+def _smoothed(ys, half):
+    "Fit lines to the neighbours of each place; nan where there is no value"
+    places, last = np.arange(len(ys)), len(ys)
     for half in half//2, half - half//2:
         window = np.arange(2*half + 1)
-        at = np.clip(places - half, first, np.maximum(last - len(window), first))[:, None] + window     # (n, window)
-        near = np.where(at < last[:, None], ys[np.minimum(at, len(ys) - 1)], np.nan)
+        at = np.clip(places - half, 0, max(last - len(window), 0))[:, None] + window     # (n, window)
+        near = np.where(at < last, ys[np.minimum(at, last - 1)], np.nan)
         far = at - places[:, None] + 0*near
         n, x, y, xx, xy = (np.nansum(o, 1) for o in (near == near, far, near, far*far, far*near))
         spread = n*xx - x*x
@@ -40,18 +40,27 @@ def smooth(
     ys = np.asarray(values, float)
     ys = np.where(np.abs(ys) <= _LARGEST, ys, np.nan)
     half = _default_half(len(ys)) if half is None else half
-    return _smoothed(ys, half, np.zeros_like(ys, int), np.full_like(ys, len(ys), int)).tolist()
+    return _smoothed(ys, half).tolist()
 
 # %% ../../nbs/draw/01_curve.ipynb #f8c84be3
-def _balanced(ys, totals, counts, starts, is_positive, most=.02):
-    "Move the curve over each epoch so that its mean is at most 2 % from that of the values"
-    epoch = np.unique(starts, return_inverse=True)[1]
-    def mean(totals): return (np.bincount(epoch, np.nan_to_num(totals))/np.bincount(epoch, counts))[epoch]
+def _means(epoch, totals, counts):
+    "The mean of each epoch, by its index for each bin"
+    with np.errstate(all='ignore'): return np.bincount(epoch, np.nan_to_num(totals))/np.bincount(epoch, counts)
+
+def _balanced(ys, epoch, goal, counts, is_positive, most=.02):
+    "Bend the curve so that its mean over each epoch is at most 2 % from `goal`"
+    places = np.arange(len(ys))
+    centers = np.bincount(epoch, places)/np.bincount(epoch)
     with np.errstate(all='ignore'):
-        goal, drawn = mean(totals), mean(counts*ys)
-        room = most*np.abs(goal)
-        near = np.clip(drawn, goal - room, goal + room)
-        return ys*(near/drawn) if is_positive else ys + near - drawn
+        for i in range(20):
+            drawn, room = _means(epoch, counts*ys, counts), (.9*most if i < 19 else most)*np.abs(goal)
+            near = np.clip(drawn, goal - room, goal + room)
+            step = near/drawn if is_positive else near - drawn
+            step = np.where(np.isfinite(step), step, is_positive)
+            # between the centers of epochs in a straight line; the last time as it must be
+            step = np.interp(places, centers, step) if i < 19 else step[epoch]
+            ys = ys*step if is_positive else ys + step
+    return ys
 
 # %% ../../nbs/draw/01_curve.ipynb #76023f46
 class Envelope:
@@ -118,11 +127,12 @@ class Envelope:
         bins, mean, size = self._at_most(most)
         if not bins.size: return [], [], ''
         low, _, totals, counts, lengths = bins
-        start = self._starts(bins)[1]
-        epoch = self.ends[-1]/len(self.ends) if len(self.ends) else self.n
-        half = max(min(_default_half(self.n)//size, (math.ceil(epoch/size) - 1)//2), 0)
-        neighbours = (np.searchsorted(start, start, side) for side in ('left', 'right'))    # of the same epoch
-        ys = _balanced(_smoothed(mean, half, *neighbours), totals, counts, start, low.min() > 0)
+        in_epoch = self.ends[-1]/len(self.ends) if len(self.ends) else self.n
+        half = max(min(_default_half(self.n)//size, (math.ceil(in_epoch/size) - 1)//2), 0)
+        epoch = np.unique(self._starts(bins)[1], return_inverse=True)[1]
+        goal, is_positive = _means(epoch, totals, counts), low.min() > 0
+        if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 2     # its epochs are steep
+        ys = _balanced(_smoothed(mean, half), epoch, goal, counts, is_positive)
         right, longest = np.cumsum(lengths), int(lengths.max())
         words = f'mean of ±{half*size} batches' if half else f'mean of {longest} batches' if longest > 1 else ''
         sides = np.stack([right - lengths + 1, right], 1)       # a bin is drawn from its first to its last value
