@@ -248,6 +248,7 @@ class Wrong:
     (lambda: WarmupCosine(.1), dict(train_dl=Wrong(8)), 'planned for 24 steps, the fit took 15'),
     (lambda: LRScheduler(SCHEDS['CosineAnnealingLR']), dict(train_dl=Wrong(3)), 'planned for 9 steps, the fit took 15'),
     (lambda: OneCycle(.1, n_steps=100), {}, 'planned for 100 steps, the fit took 15'),
+    (lambda: OneCycle(n_steps=9), {}, 'planned for 9 steps, the fit took 15'),
     (lambda: LRScheduler(SCHEDS['StepLR'], 'epoch', n_steps=5), {}, 'planned for 5 epochs, the fit took 3'),
     (lambda: OneCycle(.1), {}, ''), (lambda: Schedule(linear(.1, 1), n_steps=5), {}, ''),      # a warm-up only
     (lambda: LRScheduler(SCHEDS['StepLR'], 'epoch'), {}, ''), (lambda: WarmupCosine(n_steps=16), {}, ''),

@@ -237,18 +237,21 @@ class LRScheduler(Hook):
         elif learn.fitting.train is not None: self.before_epoch(learn)      # resumed in mid-epoch
 
     def before_epoch(self, learn: Learner) -> None:
-        "Step the engines until they are where the fit is"
         if not learn.training: return
+        self._catch_up(learn)
+        for name, o in self.followers.items():
+            for column, g in zip(lr_names({name: o.opt}) if isinstance(o.engine, CurveScheduler) else (), o.groups):
+                [momentum, *_] = g.get('betas', [g.get('momentum')])
+                if o.engine.momentum and momentum: learn.record('momentum' + column[2:], momentum)
+
+    def _catch_up(self, learn):
+        "Step the engines until they are where the fit is"
         if not self.is_begun: self._begin(learn)
         if any(len(o.opt.param_groups) > len(o.groups) for o in self.followers.values()): raise ValueError(
             f'{self.name} does not know the param group that was added to the optimizer in this fit: add it before, '
             'and freeze its parameters until then')
         due = {'step': learn.state.optimizer_step - self.since[0], 'epoch': learn.state.epoch - self.since[1]}
         while self.n_done < due.get(self.step, 0): self._step()
-        for name, o in self.followers.items():
-            for column, g in zip(lr_names({name: o.opt}) if isinstance(o.engine, CurveScheduler) else (), o.groups):
-                [momentum, *_] = g.get('betas', [g.get('momentum')])
-                if o.engine.momentum and momentum: learn.record('momentum' + column[2:], momentum)
 
     after_step = before_epoch
 
@@ -256,18 +259,19 @@ class LRScheduler(Hook):
         if self.step == 'valid': self._judge(learn, learn.history.valid_rows[-1])
 
     def after_epoch(self, learn: Learner) -> None:
-        self.before_epoch(learn)
+        self._catch_up(learn)
         if self.step == 'metric': self._judge(learn, learn.history.epoch_rows[-1])
 
     def after_fit(self, learn: Learner) -> None:
         if learn.cancelled in RESUMABLE: return
         n, done = self.n or self.n_done, self.n_done
-        is_off = done < .9*n or done > n and self.n_steps is None
-        if is_off and self.is_begun and learn.cancelled != 'error':
+        if self.is_begun and not .9*n <= done <= n and learn.cancelled != 'error':
             [o, *_] = self.followers.values()
-            warnings.warn(f'{self.name}: planned for {n} {self.step}s, the fit took {done} and ended at rate '
-                          f'{float(o.opt.param_groups[0]["lr"]):.3g}: pass n_steps={done} to a fit of this length',
-                          stacklevel=2)
+            lr = float(o.opt.param_groups[0]['lr'])
+            is_meant = done > n and self.n_steps and lr > .01*o.groups[0]['held']['lr']     # a warm-up, say
+            if not is_meant: warnings.warn(
+                f'{self.name}: planned for {n} {self.step}s, the fit took {done} and ended at rate {lr:.3g}: '
+                f'pass n_steps={done} to a fit of this length', stacklevel=2)
         self._restore(learn)
 
     def _begin(self, learn):
