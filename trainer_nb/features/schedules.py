@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..base import folded
 from ..data import length
-from ..draw import COLORS, Chart, Line, Panel, evenly, limits
+from ..draw import COLORS, Chart, Line, Panel, Shown, evenly, limits
 from trainer_nb.loop import (
     RESUMABLE, History, Hook, Learner, Plan, as_count, as_hooks, as_rate, as_step, check_monitored, check_names,
     is_skipped, lr_names, set_lr, set_option
@@ -384,7 +384,7 @@ def fit_one_cycle(learn: Learner,
         return learn.fit(n_epochs, hooks=(one_cycle, *as_hooks(hooks)), **kwargs)
 
 # %% ../../nbs/features/03_schedules.ipynb #b1d4db76
-class Preview:
+class Preview(Shown):
     "Show what schedules will do, as a chart in Jupyter"
     def __init__(self, steps: dict[str, list[float]]):
         self.steps = steps      # like `history.steps`: 'lr', 'lr_1', 'momentum'; one per batch
@@ -403,15 +403,9 @@ class Preview:
         panels[-1].xlabel = 'batch'
         return Chart(566, 34 + 160*len(panels), panels, alt=repr(self))
 
-    def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
-        "Draw the chart"
-        return self.chart().figure()
-
     def __repr__(self):
         return '\n'.join(f'{k}: starts at {v[0]:.3g}, range {min(v):.3g} to {max(v):.3g}, '
                          f'ends at {v[-1]:.3g}' for k, v in self.steps.items())
-
-    def _repr_mimebundle_(self, **kwargs): return self.chart().bundle()
 
 # %% ../../nbs/features/03_schedules.ipynb #b1a0a734
 def plot_schedule(learn: Learner,
