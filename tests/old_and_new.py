@@ -114,6 +114,12 @@ def draw(seed):  # dict
     if c['spikes'] == 'skip': c['watch'] = False
     # changed by name: a batch that is cancelled after its backward stays in an open window
     if c['incident'] == 'cancel step': c['accum'] = 1
+    # changed by name: an average follows the names of buffers that a forward assigns; validation uses the live loss
+    if c['average'] and c['model'] == 'counting': c['model'] = 'mlp'
+    if c['average'] and c['loss'] == 'parameter': c['loss'] = 'module'
+    # changed by name: the best of all validations is kept, also of those besides the ones at ends of epochs
+    if {'valid_first', 'valid_every'} & {*c['fit']}:
+        c['patient'], c['fit'] = False, {k: v for k, v in c['fit'].items() if k != 'keep_best'}
     # changed by name: an error in the first batch of all no longer restores the RNG states
     if c['incident'] == 'error': c['at'] = max(c['at'], 2)
     c['n_procs'] = 2 if seed % 3 == 1 else 1
