@@ -7,20 +7,16 @@ __all__ = ['flatten', 'TensorBoardLogger', 'Tracker', 'MLflowLogger', 'WandbLogg
 
 # %% ../../nbs/show/10_trackers.ipynb #a4223658
 import re, warnings
-from argparse import Namespace
-from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import fields, is_dataclass
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..base import copied, needed
+from ..base import copied, needed, plain_config
 from ..loop import Learner
 from .loggers import Logger
 
@@ -34,10 +30,8 @@ def _wanted(kind, values, sep):
 # %% ../../nbs/show/10_trackers.ipynb #conf0002
 def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
     "Write nested dicts, dataclasses and namespaces with dotted names; numbers stay, others become text"
-    if is_dataclass(config) and not isinstance(config, type):
-        config = {f.name: getattr(config, f.name) for f in fields(config)}
-    elif isinstance(config, (Namespace, SimpleNamespace)): config = vars(config)
-    if isinstance(config, Mapping):
+    config = plain_config(config)
+    if isinstance(config, dict):
         parts = [flatten(v, f'{name}.{k}' if name else str(k)) for k, v in config.items()]
         return dict(chain.from_iterable(map(dict.items, parts)))
     if config is None and not name: return {}
