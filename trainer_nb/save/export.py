@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['export', 'load_model', 'load_learner']
 
-# %% ../../nbs/save/06_export.ipynb #e3e9f3bf
+# %% ../../nbs/save/06_export.ipynb #bef76a21
 import json
 from collections.abc import Mapping
 from copy import copy
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
 from trainer_nb.base import (
-    copied, described, library_versions, map_tensors, needed, open_file, plain_config, replacing,
+    copied, described, library_versions, map_tensors, needed, plain_config, replacing,
     tensors_in
 )
 from ..data import Images, Table, Texts
@@ -59,7 +59,7 @@ def _config(learn, model, average):
            'classes': class_names(learn), **library_versions(), 'config': plain_config(learn.config)}
     return json.loads(json.dumps(res, default=str), parse_constant=lambda name: None)
 
-# %% ../../nbs/save/06_export.ipynb #54e0229a
+# %% ../../nbs/save/06_export.ipynb #7a5719de
 def _without_data(learn, model):
     "Return a learner that predicts like this one"
     res, model = copy(learn), copy(model)
@@ -88,8 +88,8 @@ def export(
     learn.check_thread()
     safetensors = needed('safetensors.torch', 'an export of weights', 'export')
     folder, name, model = Path(folder), None, learn.own_model
-    hook = learn.provider('average') if average else None
-    if hook and hook.average_of(learn) is not None: name, model = hook.name, hook.average_of(learn)
+    hook = learn.provider('average')
+    if average and hook and (averaged := hook.average_of(learn)) is not None: name, model = hook.name, averaged
     model = unwrapped(model)
     config = json.dumps(_config(learn, model, name), indent=1)
     program = None if example is None else _program(model, example, dynamic)
@@ -106,12 +106,12 @@ def export(
     if name: print(f'the average of {name} was exported; average=False exports the live weights')
     return folder
 
-# %% ../../nbs/save/06_export.ipynb #7ed5e8c9
+# %% ../../nbs/save/06_export.ipynb #2446d87b
 def _trusted(folder, name, trusted, instead):
     "Return the path of a file that can run code"
     path = Path(folder)/name
     if not path.is_file(): raise FileNotFoundError(f'{folder} holds no {name}: {instead}')
-    if trusted is True: return path.resolve()
+    if trusted is True: return path
     raise ValueError(f'{path} can run any code on this machine: trusted=True loads it, if you trust who wrote it; '
                      'load_model(folder, model) loads only the weights, and runs nothing')
 
@@ -125,9 +125,9 @@ def load_model(
     if model is None:
         path = _trusted(folder, 'program.pt2', trusted,
                         'pass a model that the weights are for, or export with example=...')
-        with open_file(path) as f: return move_to_device_pass(torch.export.load(f), str(device)).module()
-    with open_file((Path(folder)/'model.safetensors').resolve()) as f:
-        needed('safetensors.torch', 'an export of weights', 'export').load_model(unwrapped(model), f.name)
+        return move_to_device_pass(torch.export.load(path), str(device)).module()
+    safetensors = needed('safetensors.torch', 'an export of weights', 'export')
+    safetensors.load_model(unwrapped(model), Path(folder)/'model.safetensors')
     return model.to(device).eval()
 
 def load_learner(

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['pack', 'load_packed']
 
-# %% ../../nbs/save/05_program.ipynb #5d694fe8
+# %% ../../nbs/save/05_program.ipynb #a9c6c453
 import io, math, sys
-from collections import deque
+from collections import ChainMap, deque
 from copy import copy
 from inspect import getclosurevars
 from itertools import islice
@@ -35,13 +35,13 @@ def _reduced(o):
     if isinstance(o, Learner): state = {**state, 'stopped': None, 'requests': deque()}
     return *made_by, state
 
-# %% ../../nbs/save/05_program.ipynb #02347e52
+# %% ../../nbs/save/05_program.ipynb #d32b7e5c
 def _path(program, o, seen):
     "Return the names that lead from a program to an object, over what was pickled"
     todo = [('', program)]
     for path, at in islice(todo, 10**6):        # it grows; a cycle ends
         if at is o: return path[1:].replace('_modules.', '')
-        if isinstance(at, FunctionType): parts = {**getclosurevars(at).nonlocals, **getclosurevars(at).globals}
+        if isinstance(at, FunctionType): parts = ChainMap(*getclosurevars(at)[:2])
         elif isinstance(at, (list, tuple)): parts = dict(enumerate(at))
         else: parts = at if isinstance(at, dict) else getattr(at, '__dict__', {})
         todo += [(f'{path}.{k}', v) for k, v in parts.items()

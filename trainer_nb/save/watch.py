@@ -154,8 +154,8 @@ def best_keeper(
     raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={there.monitor!r}, '
                      f'restore_best={there.restore_best}) disagree on the weights to keep: leave keep_best out')
 
-# %% ../../nbs/save/04_watch.ipynb #26b9622e
-_RECENT, _LEAST_UNIT, _LEAST_SPREAD = 5, .05, .6
+# %% ../../nbs/save/04_watch.ipynb #e757f38b
+_RECENT = 5     # values that a spike is far above, too
 
 def _mad(values, middle): return 1.4826*median_high(abs(o - middle) for o in values)
 
@@ -165,12 +165,12 @@ def spike_limit(
 ) -> float:
     "Return the value above which the next one is a spike"
     median = median_high(past)
-    unit = max(_mad(past, median), _LEAST_UNIT*abs(median)) or 1.
+    unit = max(_mad(past, median), .05*abs(median)) or 1.
     far = [math.asinh((o - median)/unit) for o in past]
-    spread = max(_mad(far, 0.), sorted(far)[int(.95*len(far))]/1.645, _LEAST_SPREAD)
+    spread = max(_mad(far, 0.), sorted(far)[int(.95*len(far))]/1.645, .6)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/04_watch.ipynb #ad740181
+# %% ../../nbs/save/04_watch.ipynb #0edc8df9
 class SpikeGuard(Hook):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
@@ -238,12 +238,10 @@ class SpikeGuard(Hook):
             self.now[f'grad_norm_{name}' if name else 'grad_norm'] = kept(norm)
         return nxt()
 
-    def after_cancel(self, learn: Learner) -> None: self.now = {}
-
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
         state = learn.state
-        if self.now:
+        if self.now and learn.phase.total:      # 0: it was cancelled
             row = {'batch': learn.history.n_steps, 'epoch': state.epoch, 'batch_idx': state.batch_idx - 1,
                    'indices': learn.phase.pass_.indices, 'action': self.action}
             self.waiting.append([row, self.now])
