@@ -5,34 +5,34 @@
 # %% auto #0
 __all__ = ['export', 'load_model', 'load_learner']
 
-# %% ../../nbs/save/06_export.ipynb #bef76a21
+# %% ../../nbs/save/06_export.ipynb #ec674902
 import json
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.export import Dim, ShapesCollection
 from torch.export.passes import move_to_device_pass
 
 from trainer_nb.base import (
-    copied, described, library_versions, map_tensors, needed, plain_config, replacing,
+    copied, library_versions, map_tensors, needed, plain_config, replacing,
     tensors_in
 )
-from ..data import Images, Table, Texts
+from ..data import Prepared
 from ..loop import Learner, class_names, unwrapped
 from .program import load_packed, pack
 from .state import plain_name
 
-# %% ../../nbs/save/06_export.ipynb #72596045
+# %% ../../nbs/save/06_export.ipynb #f846952d
 def _program(model, example, dynamic):
     "Export a copy on the host; with `dynamic`, the first dimension of all inputs is a batch of any size"
     if not min((o.ndim for o in tensors_in(example)), default=0): raise TypeError(
         f'example is a {type(example).__name__}: expected a batch as the model takes it, which is a tensor, '
         'a tuple of tensors, or a mapping from names of arguments to tensors')
-    batch, shapes = torch.export.Dim('batch', min=1), torch.export.ShapesCollection()
+    batch, shapes = Dim('batch', min=1), ShapesCollection()
     def on_host(t):     # twice, as a batch of 1 would be a constant; not as a window that overlaps others
         t = t.detach().to('cpu')
         t = torch.cat([t, t] if dynamic else [t])
@@ -41,31 +41,25 @@ def _program(model, example, dynamic):
     inputs = map_tensors(on_host, example)
     args, kwargs = inputs if isinstance(inputs, (tuple, list)) else (inputs,), {}
     if isinstance(inputs, Mapping): args, kwargs = (), dict(inputs)
-    try:
-        host = copied(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
-        with torch.no_grad():
-            return torch.export.export(host, tuple(args), kwargs, dynamic_shapes=shapes if dynamic else None)
-    except Exception as e:
-        e.add_note(f'raised while {type(model).__name__} was exported for inputs {described(example)}; '
-                   'without example= only the weights are written')
-        raise
+    host = copied(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
+    with torch.no_grad():
+        return torch.export.export(host, tuple(args), kwargs, dynamic_shapes=shapes if dynamic else None)
 
-# %% ../../nbs/save/06_export.ipynb #3184ea6f
+# %% ../../nbs/save/06_export.ipynb #d53a1d1a
 def _config(learn, model, average):
-    state, rows = learn.state, learn.history.epoch_rows
-    res = {'model': f'{type(model).__module__}.{type(model).__qualname__}',
-           'parameters': sum(p.numel() for p in model.parameters()), 'average': average,
-           'epoch': state.epoch, 'optimizer_step': state.optimizer_step, 'row': rows[-1] if rows else {},
-           'classes': class_names(learn), **library_versions(), 'config': plain_config(learn.config)}
+    res = {'model': f'{type(model).__module__}.{type(model).__qualname__}', 'average': average,
+           'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
+           'row': dict(*learn.history.epoch_rows[-1:]), 'classes': class_names(learn), **library_versions(),
+           'config': plain_config(learn.config)}
     return json.loads(json.dumps(res, default=str), parse_constant=lambda name: None)
 
-# %% ../../nbs/save/06_export.ipynb #7a5719de
+# %% ../../nbs/save/06_export.ipynb #a19cab5a
 def _without_data(learn, model):
     "Return a learner that predicts like this one"
     res, model = copy(learn), copy(model)
-    if names := class_names(learn): model.classes = names
+    model.classes = class_names(learn)
     state = {k: type(o).from_state(o.state_dict()) for k, o in learn.objects.items()
-             if isinstance(o, (Images, Table, Texts))}
+             if isinstance(o, Prepared)}
     Learner.__init__(res, nn.Identity(), metrics=learn.metrics, state=state, bs=learn.bs, seed=learn.seed,
                      config=learn.config, device='cpu', display=False)      # as it will be loaded
     res.own_model, res.own_loss_fn = model, learn.own_loss_fn
@@ -74,7 +68,8 @@ def _without_data(learn, model):
 def export(
     learn: Learner,
     folder: str | Path,     # created if it does not exist; an older export in it is replaced
-    example: Any = None,    # batch as the model takes it, of tensors: write a program
+    example: object = None, # batch as the model takes it, of tensors: write a program; raises what `torch.export`
+                            # does for a model that it cannot trace
     dynamic: bool = True,   # whether the program takes a batch of any size
     average: bool = True,   # with `EMA` or `SWA`, export what `predict` uses; False: live weights
 ) -> Path:                  # the folder
@@ -91,15 +86,14 @@ def export(
     hook = learn.provider('average')
     if average and hook and (averaged := hook.average_of(learn)) is not None: name, model = hook.name, averaged
     model = unwrapped(model)
-    config = json.dumps(_config(learn, model, name), indent=1)
-    program = None if example is None else _program(model, example, dynamic)
+    if example is not None: program = _program(model, example, dynamic)
     # safetensors asks a model for nothing else
     weights = SimpleNamespace(state_dict=lambda: {plain_name(k): t for k, t in model.state_dict().items()})
     folder.mkdir(parents=True, exist_ok=True)
     for old in 'program.pt2', 'learner.pt': (folder/old).unlink(missing_ok=True)        # of other weights
     with replacing(folder/'model.safetensors') as f: safetensors.save_model(weights, f.name, {'format': 'pt'})
-    with replacing(folder/'config.json') as f: f.write(config.encode())
-    if program is not None:
+    with replacing(folder/'config.json') as f: f.write(json.dumps(_config(learn, model, name), indent=1).encode())
+    if example is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)
     try: pack(_without_data(learn, model), folder/'learner.pt')
     except (ImportError, TypeError) as e: print(f'export: without learner.pt, which load_learner reads: {e}')

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['pack', 'load_packed']
 
-# %% ../../nbs/save/05_program.ipynb #a9c6c453
+# %% ../../nbs/save/05_program.ipynb #d4d85c40
 import io, math, sys
-from collections import ChainMap, deque
+from collections import ChainMap
 from copy import copy
 from inspect import getclosurevars
 from itertools import islice
@@ -21,26 +21,24 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..base import forget_iterator, needed, replacing
-from ..loop import Learner
 
-# %% ../../nbs/save/05_program.ipynb #ec4bba00
+# %% ../../nbs/save/05_program.ipynb #c6a5cf07
 def _reduced(o):
-    "How to pickle a loader, an optimizer, a learner or a file; None: as any object"
+    "How to pickle a loader, an optimizer or a file; None: as any object"
     if isinstance(o, DataLoader):
         o = copy(o)
         forget_iterator(o)
-    elif not isinstance(o, (Optimizer, Learner, io.TextIOWrapper)) or o in (sys.stdout, sys.stderr): return None
+    elif not isinstance(o, (Optimizer, io.TextIOWrapper)) or o in (sys.stdout, sys.stderr): return None
     *made_by, state = o.__reduce_ex__(4)[:3]        # a file refuses; cloudpickle would copy its text
     if isinstance(o, Optimizer): state = {**{k: v for k, v in vars(o).items() if not callable(v)}, **state}
-    if isinstance(o, Learner): state = {**state, 'stopped': None, 'requests': deque()}
     return *made_by, state
 
-# %% ../../nbs/save/05_program.ipynb #d32b7e5c
+# %% ../../nbs/save/05_program.ipynb #21f7ded2
 def _path(program, o, seen):
     "Return the names that lead from a program to an object, over what was pickled"
     todo = [('', program)]
     for path, at in islice(todo, 10**6):        # it grows; a cycle ends
-        if at is o: return path[1:].replace('_modules.', '')
+        if at is o: return path[1:]
         if isinstance(at, FunctionType): parts = ChainMap(*getclosurevars(at)[:2])
         elif isinstance(at, (list, tuple)): parts = dict(enumerate(at))
         else: parts = at if isinstance(at, dict) else getattr(at, '__dict__', {})

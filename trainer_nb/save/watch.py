@@ -21,9 +21,9 @@ from trainer_nb.loop import (
 )
 from .state import capture, load_weights, restore, weights_of
 
-# %% ../../nbs/save/04_watch.ipynb #d6503aca
+# %% ../../nbs/save/04_watch.ipynb #fa2d250c
 _BETTER = {     # which values are better → names of values
-    'min': 'error err mae mse rmse mape perplexity ppl nll wer cer fid',
+    'min': 'loss error err mae mse rmse mape perplexity ppl nll wer cer fid',
     'max': 'accuracy acc top1 top5 precision recall f1 auc auroc ap map dice iou miou r2 bleu rouge psnr ssim reward'}
 
 class Monitor:
@@ -36,16 +36,13 @@ class Monitor:
         if not isinstance(column, str):
             raise TypeError(f'monitor is {column!r}: expected a column of the epoch table')
         if mode not in (None, *_BETTER): raise ValueError(f"mode is {mode!r}: pass mode='min' or mode='max'")
-        self.column = column
-        self.mode = mode or self._by_name(sets)
-
-    def _by_name(self, sets):
-        name = self.column
+        name = column
         longest_first = sorted(sets, key=len, reverse=True)     # of `a` and `a_b`
         for start in ('train', 'valid', *longest_first): name = name.removeprefix(f'{start}_')
         name = name.lower()
-        if name.startswith('loss'): return 'min'        # loss_d: of one of several
-        return next((mode for mode, names in _BETTER.items() if name in names.split()), None)
+        if name.startswith('loss'): name = 'loss'       # loss_d: of one of several
+        found = (k for k, names in _BETTER.items() if name in names.split())
+        self.column, self.mode = column, mode or next(found, None)
 
     def known_mode(self) -> str:    # raises ValueError
         "Return `mode`, 'min' or 'max', unless the name does not tell"
@@ -60,11 +57,10 @@ class Monitor:
 
     def rating(self, row: Mapping) -> tuple | None:
         "Return what compares rows of epochs and validations, lower for a better one; None without a value, or for nan"
-        value = row.get(self.column)
-        if value is None or value != value: return None
-        return rank(value, row.get('valid_loss'), self.mode)
+        value = row.get(self.column, math.nan)
+        return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
-# %% ../../nbs/save/04_watch.ipynb #70e3b713
+# %% ../../nbs/save/04_watch.ipynb #f04f31cd
 _JUDGED = 'best_row', 'weights', 'n_waited', 'is_over'
 
 class EarlyStopping(Hook):
@@ -98,9 +94,6 @@ class EarlyStopping(Hook):
 
     @property
     def name(self) -> str: return 'keep_best' if self.patience == math.inf else type(self).__name__
-
-    @property
-    def best(self) -> float | None: return self.best_row.get(self.monitor)
 
     @property
     def best_epoch(self) -> int | None: return self.best_row.get('epoch')
@@ -140,17 +133,17 @@ class EarlyStopping(Hook):
         self.weights, learn.history.latest.kept = None, self.best_row
         if learn.is_main: print(
             f'{self.name}: {self.monitor} was best in {learn.history.place(self.best_row)} '
-            f'({format_value(self.best)}); these weights are restored')
+            f'({format_value(self.best_row[self.monitor])}); these weights are restored')
 
-# %% ../../nbs/save/04_watch.ipynb #e8a61a27
+# %% ../../nbs/save/04_watch.ipynb #bb8dfca9
 def best_keeper(
-    hooks: Iterable[Hook],  # of the fit
+    hooks: list[Hook],      # of the fit
     keep_best: bool | str,  # as for `fit`
 ) -> list[Hook]:            # with another one, if it takes one
     "Return the hooks of `fit(keep_best=...)`"
     there = next((h for h in hooks if isinstance(h, EarlyStopping)), None)
     if there is None: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
-    if there.restore_best and keep_best in (True, there.monitor): return [*hooks]
+    if there.restore_best and keep_best in (True, there.monitor): return hooks
     raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={there.monitor!r}, '
                      f'restore_best={there.restore_best}) disagree on the weights to keep: leave keep_best out')
 
@@ -170,7 +163,7 @@ def spike_limit(
     spread = max(_mad(far, 0.), sorted(far)[int(.95*len(far))]/1.645, .6)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/04_watch.ipynb #0edc8df9
+# %% ../../nbs/save/04_watch.ipynb #ca5d648a
 class SpikeGuard(Hook):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
@@ -222,8 +215,8 @@ class SpikeGuard(Hook):
         if not learn.training: return
         self.now = {}
         place = learn.state.epoch, learn.state.batch_idx
-        if self.action == 'skip' and place in [(o['epoch'], o['batch_idx']) for o in self._spikes(learn)]:
-            raise CancelStep
+        # those that were noted do not come again
+        if place in [(o['epoch'], o['batch_idx']) for o in self._spikes(learn)]: raise CancelStep
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
