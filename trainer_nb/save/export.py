@@ -26,13 +26,13 @@ from ..loop import Learner, class_names, unwrapped
 from .program import load_packed, pack
 from .state import plain_name
 
-# %% ../../nbs/save/06_export.ipynb #f846952d
+# %% ../../nbs/save/06_export.ipynb #0a3222f3
 def _program(model, example, dynamic):
     "Export a copy on the host; with `dynamic`, the first dimension of all inputs is a batch of any size"
     if not min((o.ndim for o in tensors_in(example)), default=0): raise TypeError(
         f'example is a {type(example).__name__}: expected a batch as the model takes it, which is a tensor, '
         'a tuple of tensors, or a mapping from names of arguments to tensors')
-    batch, shapes = Dim('batch', min=1), ShapesCollection()
+    batch, shapes = Dim('batch'), ShapesCollection()
     def on_host(t):     # twice, as a batch of 1 would be a constant; not as a window that overlaps others
         t = t.detach().to('cpu')
         t = torch.cat([t, t] if dynamic else [t])
@@ -53,7 +53,7 @@ def _config(learn, model, average):
            'config': plain_config(learn.config)}
     return json.loads(json.dumps(res, default=str), parse_constant=lambda name: None)
 
-# %% ../../nbs/save/06_export.ipynb #a19cab5a
+# %% ../../nbs/save/06_export.ipynb #35341e57
 def _without_data(learn, model):
     "Return a learner that predicts like this one"
     res, model = copy(learn), copy(model)
@@ -87,11 +87,11 @@ def export(
     if average and hook and (averaged := hook.average_of(learn)) is not None: name, model = hook.name, averaged
     model = unwrapped(model)
     if example is not None: program = _program(model, example, dynamic)
-    # safetensors asks a model for nothing else
-    weights = SimpleNamespace(state_dict=lambda: {plain_name(k): t for k, t in model.state_dict().items()})
     folder.mkdir(parents=True, exist_ok=True)
     for old in 'program.pt2', 'learner.pt': (folder/old).unlink(missing_ok=True)        # of other weights
-    with replacing(folder/'model.safetensors') as f: safetensors.save_model(weights, f.name, {'format': 'pt'})
+    with replacing(folder/'model.safetensors') as f:
+        named = SimpleNamespace(state_dict=lambda: {plain_name(k): t for k, t in model.state_dict().items()})
+        safetensors.save_model(named, f.name, {'format': 'pt'})     # it asks a model for nothing else
     with replacing(folder/'config.json') as f: f.write(json.dumps(_config(learn, model, name), indent=1).encode())
     if example is not None:
         with replacing(folder/'program.pt2') as f: torch.export.save(program, f)

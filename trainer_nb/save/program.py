@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pack', 'load_packed']
 
-# %% ../../nbs/save/05_program.ipynb #d4d85c40
+# %% ../../nbs/save/05_program.ipynb #12b94231
 import io, math, sys
 from collections import ChainMap
 from copy import copy
@@ -18,14 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from ..base import forget_iterator, needed, replacing
 
-# %% ../../nbs/save/05_program.ipynb #c6a5cf07
+# %% ../../nbs/save/05_program.ipynb #6ce34047
 def _reduced(o):
     "How to pickle a loader, an optimizer or a file; None: as any object"
-    if isinstance(o, DataLoader):
+    if isinstance(o, torch.utils.data.DataLoader):
         o = copy(o)
         forget_iterator(o)
     elif not isinstance(o, (Optimizer, io.TextIOWrapper)) or o in (sys.stdout, sys.stderr): return None

@@ -60,7 +60,7 @@ class Monitor:
         value = row.get(self.column, math.nan)
         return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
-# %% ../../nbs/save/04_watch.ipynb #f04f31cd
+# %% ../../nbs/save/04_watch.ipynb #00e4f60c
 _JUDGED = 'best_row', 'weights', 'n_waited', 'is_over'
 
 class EarlyStopping(Hook):
@@ -127,8 +127,8 @@ class EarlyStopping(Hook):
             if self.restore_best: self.weights = weights_of(learn)
 
     def after_fit(self, learn: Learner) -> None:
-        may_resume = learn.fitting.rng_states is not None       # it was stopped between two batches
-        if may_resume or self.weights is None or not learn.plan.has_begun: return
+        # a fit that was stopped between two batches may be resumed
+        if learn.fitting.rng_states is not None or self.weights is None or not learn.plan.has_begun: return
         load_weights(learn, self.weights)
         self.weights, learn.history.latest.kept = None, self.best_row
         if learn.is_main: print(
@@ -163,7 +163,7 @@ def spike_limit(
     spread = max(_mad(far, 0.), sorted(far)[int(.95*len(far))]/1.645, .6)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/04_watch.ipynb #ca5d648a
+# %% ../../nbs/save/04_watch.ipynb #c21aeeb2
 class SpikeGuard(Hook):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
@@ -257,9 +257,8 @@ class SpikeGuard(Hook):
                 is_finite = math.isfinite(value)
                 if value > limit or not is_finite: row = {'why': name, 'limit': limit, **row}   # the first one stays
                 if is_finite: self.past[name] = [*past, value][-self.window:]
-            is_high = 'why' in row
-            if is_high: self._found(learn, row)
-            self.is_high = is_high
+            if 'why' in row: self._found(learn, row)
+            self.is_high = 'why' in row
         self.before_epoch(learn)
 
     def _found(self, learn, row):
