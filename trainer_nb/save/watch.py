@@ -60,7 +60,7 @@ class Monitor:
         value = row.get(self.column, math.nan)
         return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
-# %% ../../nbs/save/04_watch.ipynb #00e4f60c
+# %% ../../nbs/save/04_watch.ipynb #dbb0085b
 _JUDGED = 'best_row', 'weights', 'n_waited', 'is_over'
 
 class EarlyStopping(Hook):
@@ -79,7 +79,8 @@ class EarlyStopping(Hook):
         self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
         self.monitor, self.mode = monitor, mode
-        self.min_delta, self.restore_best = min_delta, restore_best
+        self.min_delta = min_delta
+        self.restore_best = restore_best
         self._reset()
 
     def _reset(self):
