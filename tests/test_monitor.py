@@ -15,7 +15,7 @@ def test_the_name_tells_which_values_are_better(name, values, tmp_path):
     metric = Metric(lambda pred, targ: values[learn.state.epoch], name=name)
     learn = make_learner(nn.Linear(4, 3), batches(), batches(), metrics=[metric], hooks=[stop, keep])
     learn.fit(5)
-    assert stop.best_epoch == 2 and stop.best == keep.best()['metric'] == pytest.approx(values[2])
+    assert stop.best_epoch == 2 and stop.best_row[f'valid_{name}'] == keep.best()['metric'] == pytest.approx(values[2])
 
 def test_the_name_of_a_validation_set_does_not_count():
     stop = EarlyStopping(2, monitor='valid_noisy_accuracy')
@@ -54,7 +54,7 @@ def test_columns_that_only_an_epoch_shows_are_not_refused(name):
     tell = LambdaHook(after_loss=lambda learn: learn.record(name, 1., mean=True))
     metrics = [accuracy, *(Metric(accuracy, name=o) for o in ('MeanSquaredError', 'f1', 'mse'))]
     make_learner(nn.Linear(4, 3), batches(), batches(), metrics=metrics, hooks=[stop, tell]).fit(1)
-    assert stop.best == 1
+    assert stop.best_row[f'valid_{name}'] == 1
 
 def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display(tmp_path):
     "Of the latest fit for the mark, with a word that says so; of all fits for `best`"

@@ -125,6 +125,8 @@ def test_what_is_shown_of_a_validation_in_mid_epoch():
     assert str(h).endswith('restored: the weights of epoch 0, after batch 10') and '<b>' not in h.html()
     assert re.search(r'best valid_loss 0.04\d* in epoch 0, after batch 10, whose weights learn has', outcome(learn))
     assert not any(o.rings or o.flags for o in Plot().chart(h.plot_data()).panels)
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: learn.stop())])
+    assert 'restored' not in str(h)     # it has trained on
     learn = falling()
     learn.fit(2, keep_best=True)
     assert learn.history.marked() == learn.history.best() == 0 and '* 0' in str(learn.history)

@@ -71,7 +71,7 @@ def test_what_cannot_be_packed_is_named(tmp_path, capsys, monkeypatch):
     learn.export(tmp_path)
     learn.extra = open(os.devnull)
     learn.export(tmp_path)
-    assert 'without learner.pt, which load_learner reads: .extra is a _io.TextIOWrapper' in capsys.readouterr().out
+    assert 'without learner.pt, which load_learner reads: extra is a _io.TextIOWrapper' in capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match='no learner.pt'): load_learner(tmp_path, trusted=True)
     del learn.extra
     monkeypatch.setitem(sys.modules, 'cloudpickle', None)

@@ -1,7 +1,8 @@
 """What every wing uses: nested batches, text, errors. These names are for other wings"""
 from .nested import (
     BATCH_NORMS, batch_size, common_device, copied, default_device, divide_batch, entries,
-    has_accelerator, hashes, layers, local, map_tensors, merge_batches, open_nesting, sample_counts, tensors_in, to_device
+    has_accelerator, hashes, layers, local, map_tensors, merge_batches, open_nesting, plain_config, sample_counts,
+    tensors_in, to_device
 )
 from .files import open_file, read_file, replacing
 from .text import (

@@ -559,7 +559,7 @@ class Fit:
     def run(self) -> None:
         "Train and validate, epoch by epoch, until the fit is done"
         learn, plan, state = self.learn, self.plan, self.learn.state
-        learn.history.latest.first = plan.first_row
+        learn.history.latest.first, learn.history.latest.kept = plan.first_row, None
         while self._is_due():
             is_new = self._open_epoch()
             try:

@@ -103,7 +103,6 @@ class History:
 
     def add_epoch(self, row: dict) -> None:
         "Record an epoch; warns about a column's first nan"
-        self.latest.kept = None
         bad = [k for k, v in row.items() if v != v and not any(o.get(k, 0) != o.get(k, 0) for o in self.epoch_rows)]
         self.epoch_rows.append(row)
         self.ends.append(self.n_steps)

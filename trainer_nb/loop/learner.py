@@ -133,6 +133,9 @@ class Learner:
             self.display: Hook | None = self._make_display(display) if display else None
             self.hooks = HookList([*as_hooks(hooks), *filter(None, [self.display])])
 
+    def __getstate__(self):     # a fit that was stopped stays in this process: checkpoints save it
+        return {**vars(self), 'stopped': None, 'requests': deque()}
+
     # the steps of a batch: override one in a subclass, or wrap it by a hook
 
     @with_comments

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from ..base import described, library_versions
+from ..base import described, library_versions, plain_config
 from ..loop import Learner
-from ..save import pack, plain_config
+from ..save import pack
 from ..show import flatten
 from .engine import Engine, submit
 from .folder import RunFolder

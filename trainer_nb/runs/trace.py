@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from ..base import plain_config
 from ..loop import Hook, Learner, MainProcessHook, named_parameters, points, trained
-from ..save import plain_config
 from .program import data_checksum, environment, flat, versions
 from .worker import torch_settings
 

@@ -2,5 +2,5 @@
 from .files import Folder, Lock, host_copy, path_in, read_checkpoint, read_state, write_state
 from .checkpoint import Checkpoint, load, save
 from .program import load_packed, pack
-from .export import load_learner, load_model, plain_config
+from .export import load_learner, load_model
 from .watch import EarlyStopping, Monitor, SpikeGuard

@@ -5,72 +5,47 @@
 # %% auto #0
 __all__ = ['pack', 'load_packed']
 
-# %% ../../nbs/save/05_program.ipynb #522b55af
-import io, math, re, sys
-from collections import deque
+# %% ../../nbs/save/05_program.ipynb #12b94231
+import io, math, sys
+from collections import ChainMap
 from copy import copy
 from inspect import getclosurevars
+from itertools import islice
 from pathlib import Path
-from types import FunctionType, GeneratorType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
-from ..base import forget_iterator, kept_iterator, needed, replacing
-from ..loop import Learner
+from ..base import forget_iterator, needed, replacing
 
-# %% ../../nbs/save/05_program.ipynb #69379930
-_PLAIN = dict, list, tuple, set, deque      # containers, whose parts are looked at
-_LEFT = {'stopped': None, 'requests': deque()}      # of a learner
-
+# %% ../../nbs/save/05_program.ipynb #6ce34047
 def _reduced(o):
-    "How to pickle a loader with workers, a learner or an optimizer; None: as any object"
-    if isinstance(o, DataLoader) and kept_iterator(o) is not None:
+    "How to pickle a loader, an optimizer or a file; None: as any object"
+    if isinstance(o, torch.utils.data.DataLoader):
         o = copy(o)
         forget_iterator(o)
-        return o.__reduce_ex__(4)
-    if not isinstance(o, (Learner, Optimizer)): return None
-    *made_by, state = o.__reduce_ex__(4)[:3]
-    if isinstance(o, Learner): return *made_by, {**state, **_LEFT}
-    return *made_by, {**{k: v for k, v in vars(o).items() if not callable(v)}, **state}
+    elif not isinstance(o, (Optimizer, io.TextIOWrapper)) or o in (sys.stdout, sys.stderr): return None
+    *made_by, state = o.__reduce_ex__(4)[:3]        # a file refuses; cloudpickle would copy its text
+    if isinstance(o, Optimizer): state = {**{k: v for k, v in vars(o).items() if not callable(v)}, **state}
+    return *made_by, state
 
-# %% ../../nbs/save/05_program.ipynb #6f57436c
-def _parts(o):
-    "Return the parts of an object by the text that leads to each"
-    if isinstance(o, FunctionType):
-        nonlocals, used, *_ = getclosurevars(o)
-        return {f' → {k}, which {o.__name__} uses': v for k, v in {**nonlocals, **used}.items()}
-    if isinstance(o, dict): return {f'[{k!r}]': v for k, v in o.items()}
-    if isinstance(o, _PLAIN): return {f'[{i}]': v for i, v in enumerate(o)}
-    found = {k: getattr(o, k, None) for k in ('__self__', 'func', 'args', 'keywords')} | getattr(o, '__dict__', {})
-    return {f'.{k}': v for k, v in found.items()}
-
+# %% ../../nbs/save/05_program.ipynb #21f7ded2
 def _path(program, o, seen):
-    "Return the text that leads from a program to an object, over what was pickled; '' if nothing does"
-    todo, done = deque([('', program)]), set()
-    while todo:
-        path, at = todo.popleft()
-        if at is o: return re.sub(r"\._(modules|parameters|buffers)\['(\w+)'\]", r'.\2', path)
-        if id(at) in done: continue
-        done.add(id(at))
-        todo += [(path + name, part) for name, part in _parts(at).items()
-                 if id(part) in seen or isinstance(part, _PLAIN)]
-    return ''
+    "Return the names that lead from a program to an object, over what was pickled"
+    todo = [('', program)]
+    for path, at in islice(todo, 10**6):        # it grows; a cycle ends
+        if at is o: return path[1:]
+        if isinstance(at, FunctionType): parts = ChainMap(*getclosurevars(at)[:2])
+        elif isinstance(at, (list, tuple)): parts = dict(enumerate(at))
+        else: parts = at if isinstance(at, dict) else getattr(at, '__dict__', {})
+        todo += [(f'{path}.{k}', v) for k, v in parts.items()
+                 if seen.pop(id(v), None) is not None or isinstance(v, (dict, list, tuple))]
+    return 'a part of it'
 
-# %% ../../nbs/save/05_program.ipynb #c838f499
-def _refusal(program, o, seen, e):
-    "Make the error for a part that cannot be pickled"
-    path = re.sub(r"^\['(learn|hooks)'\]", r'\1', _path(program, o, seen)) or 'a part of it'
-    remedy = 'open or make it where it is used, on the first call, or leave it out of the state, in __getstate__'
-    if isinstance(o, GeneratorType): remedy = 'make it a Dataset, or a class whose __iter__ starts anew'
-    kind = f'{type(o).__module__}.{type(o).__qualname__}'.removeprefix('builtins.')
-    return TypeError(f'{path} is a {kind}, which cannot be copied to another process '
-                     f'({type(e).__name__}: {e}): {remedy}')
-
-# %% ../../nbs/save/05_program.ipynb #a6972329
+# %% ../../nbs/save/05_program.ipynb #706b0c8d
 def pack(
     program: Any,               # a learner, or anything else; pickled with the code of its classes and functions
     path: str | Path,           # file to write, replaced once it is complete
@@ -85,8 +60,6 @@ def pack(
 
         def reducer_override(self, o):
             seen[id(o)] = o
-            if isinstance(o, io.TextIOWrapper) and o not in (sys.stdout, sys.stderr):   # else its text is copied
-                raise TypeError('cannot pickle an open file')
             if type(o) in (Tensor, nn.Parameter) and o.layout is torch.strided:
                 storage = o.untyped_storage()
                 sizes[storage.data_ptr()] = storage.nbytes()
@@ -94,7 +67,13 @@ def pack(
 
         def dump(self, o):
             try: super().dump(o)
-            except Exception as e: raise _refusal(o, [*seen.values()][-1], seen, e) from None
+            except Exception as e:
+                *_, last = seen.values()
+                raise TypeError(
+                    f'{_path(o, last, seen)} is a {type(last).__module__}.{type(last).__qualname__}, which cannot be '
+                    f'copied to another process ({type(e).__name__}: {e}): open or make it where it is used, on the '
+                    'first call (a generator in the __iter__ of a class), or leave it out of the state, in '
+                    '__getstate__') from None
             n = self.file.tell() + sum(sizes.values())
             if n > max_gb*1e9: raise ValueError(
                 f'{n/1e9:.1f} GB of data would be copied to the run, and max_gb is {max_gb:g}: '

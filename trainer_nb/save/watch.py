@@ -5,24 +5,25 @@
 # %% auto #0
 __all__ = ['Monitor', 'EarlyStopping', 'best_keeper', 'spike_limit', 'SpikeGuard']
 
-# %% ../../nbs/save/04_watch.ipynb #2b00fe69
-import math, re, warnings
+# %% ../../nbs/save/04_watch.ipynb #562184b5
+import math, warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from statistics import median_high
 
 from torch import Tensor
 
-from ..base import did_you_mean, format_value, map_tensors
+from ..base import format_value, map_tensors
 from ..data import sets_of
 from trainer_nb.loop import (
-    CancelStep, GoBack, Hook, Learner, as_count, as_rate, check_monitored, gradients, is_skipped, rank, refuse_closures,
-    stack_scalars, total_norm
+    CancelStep, GoBack, Hook, Learner, as_count, as_rate, check_monitored, gradients, is_skipped, kept, rank,
+    refuse_closures, stack_scalars, total_norm
 )
 from .state import capture, load_weights, restore, weights_of
 
-# %% ../../nbs/save/04_watch.ipynb #6761e214
+# %% ../../nbs/save/04_watch.ipynb #fa2d250c
 _BETTER = {     # which values are better → names of values
-    'min': 'error err mae mse rmse mape perplexity ppl nll wer cer fid',
+    'min': 'loss error err mae mse rmse mape perplexity ppl nll wer cer fid',
     'max': 'accuracy acc top1 top5 precision recall f1 auc auroc ap map dice iou miou r2 bleu rouge psnr ssim reward'}
 
 class Monitor:
@@ -32,18 +33,16 @@ class Monitor:
         mode: str | None = None,    # 'min' or 'max': which values are better; None: by the name
         sets: Iterable[str] = (),   # names of validation sets that the column may be of
     ):
-        if not isinstance(column, str) or not column:
+        if not isinstance(column, str):
             raise TypeError(f'monitor is {column!r}: expected a column of the epoch table')
         if mode not in (None, *_BETTER): raise ValueError(f"mode is {mode!r}: pass mode='min' or mode='max'")
-        self.column = column
-        self.mode = mode or self._by_name(sets)
-
-    def _by_name(self, sets):
-        longest_first = sorted(map(re.escape, sets), key=len, reverse=True)     # of `a` and `a_b`
-        start = f'^(train|valid)_({"".join(map("{}_|".format, longest_first))})'
-        name = re.sub(start, '', self.column).lower()
-        if name.startswith('loss'): return 'min'        # loss_d: of one of several
-        return next((mode for mode, names in _BETTER.items() if name in names.split()), None)
+        name = column
+        longest_first = sorted(sets, key=len, reverse=True)     # of `a` and `a_b`
+        for start in ('train', 'valid', *longest_first): name = name.removeprefix(f'{start}_')
+        name = name.lower()
+        if name.startswith('loss'): name = 'loss'       # loss_d: of one of several
+        found = (k for k, names in _BETTER.items() if name in names.split())
+        self.column, self.mode = column, mode or next(found, None)
 
     def known_mode(self) -> str:    # raises ValueError
         "Return `mode`, 'min' or 'max', unless the name does not tell"
@@ -56,32 +55,17 @@ class Monitor:
         check_monitored(who, self.column, learn)
         self.mode = Monitor(self.column, self.mode, sets_of(learn.valid_dl)).known_mode()
 
-    def check_row(self, who: str, row: Mapping) -> None:
-        "After an epoch, refuse a column that it does not have though it was validated; raises ValueError"
-        if self.column in row or is_skipped(self.column, row): return
-        raise ValueError(f'{who} monitors {self.column!r}, but the columns are {", ".join(row)}.'
-                         f'{did_you_mean(self.column, row)}')
-
     def rating(self, row: Mapping) -> tuple | None:
         "Return what compares rows of epochs and validations, lower for a better one; None without a value, or for nan"
-        value = row.get(self.column)
-        if value is None or value != value: return None
-        return rank(value, row.get('valid_loss'), self.mode)
+        value = row.get(self.column, math.nan)
+        return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
-# %% ../../nbs/save/04_watch.ipynb #d3a5a91e
-class _Watch(Hook):
-    "A hook whose state is made of attributes"
-    _saved: tuple[str, ...]     # their names
+# %% ../../nbs/save/04_watch.ipynb #dbb0085b
+_JUDGED = 'best_row', 'weights', 'n_waited', 'is_over'
 
-    def state_dict(self) -> dict: return {k: getattr(self, k) for k in self._saved}
-
-    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in self._saved})
-
-# %% ../../nbs/save/04_watch.ipynb #dc92086e
-class EarlyStopping(_Watch):
+class EarlyStopping(Hook):
     "End a fit that no longer improves, and restore the weights of the best validation"
     ord, unique = 50, True
-    _saved = 'best_row', 'rating', 'best', 'best_epoch', 'weights', 'n_waited', 'has_improved', 'is_over'
 
     def __init__(self,
         patience: int | None = 5,       # epochs ≥ 1 without a better value before the fit ends; None: it never ends so
@@ -92,21 +76,28 @@ class EarlyStopping(_Watch):
     ):
         if isinstance(min_delta, bool) or not 0 <= min_delta < math.inf:
             raise ValueError(f'min_delta is {min_delta}: expected a finite number, 0 or more')
-        self.patience = None if patience is None else as_count('patience', patience)
+        self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
-        self.monitor, self.mode, self.min_delta, self.restore_best = monitor, mode, min_delta, restore_best
+        self.monitor, self.mode = monitor, mode
+        self.min_delta = min_delta
+        self.restore_best = restore_best
         self._reset()
 
     def _reset(self):
-        self.best_row = None        # the best validation, or epoch
-        self.best = self.best_epoch = self.rating = None    # its value, epoch and rating by `Monitor`
+        self.best_row = {}          # the best validation, or epoch
         self.weights = None         # what `weights_of` returned there
-        self.n_waited = 0           # epochs since then
-        self.has_improved = None    # in the open epoch; None: nothing was judged in it
+        self.n_waited = 0           # validated epochs since then
         self.is_over = False        # the fit has ended for lack of improvement
 
+    def state_dict(self) -> dict: return {k: getattr(self, k) for k in _JUDGED}
+
+    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in _JUDGED})
+
     @property
-    def name(self) -> str: return 'keep_best' if self.patience is None else type(self).__name__
+    def name(self) -> str: return 'keep_best' if self.patience == math.inf else type(self).__name__
+
+    @property
+    def best_epoch(self) -> int | None: return self.best_row.get('epoch')
 
     def before_fit(self, learn: Learner) -> None:
         self.watched.check(self.name, learn)
@@ -118,71 +109,69 @@ class EarlyStopping(_Watch):
 
     def after_epoch(self, learn: Learner) -> None:
         row = learn.history.epoch_rows[-1]
-        self.watched.check_row(self.name, row)
-        if self.has_improved is None: self._judge(learn, row)       # a column that only epochs have
-        has_improved, self.has_improved = self.has_improved, None
-        if has_improved is None: return     # an epoch without a validation
-        self.n_waited = 0 if has_improved else self.n_waited + 1
-        if self.patience is None or self.n_waited < self.patience: return
-        self.is_over = True
-        learn.request('stop_epoch')
+        if is_skipped(self.monitor, row): return        # an epoch without a validation
+        if self.monitor not in row:
+            raise ValueError(f'{self.name} monitors {self.monitor!r}, but the columns are {", ".join(row)}')
+        self._judge(learn, row)     # a column that only epochs have; others no longer change anything
+        self.n_waited += 1
+        self.is_over = self.n_waited >= self.patience
+        if self.is_over: learn.request('stop_epoch')
 
     def _judge(self, learn, row):
         "Judge a validation or an epoch, and keep its weights if it is the best"
         if self.monitor not in row: return
-        now, best = self.watched.rating(row), self.rating
-        is_better = now is not None and (best is None or now[0] < best[0] - self.min_delta)
-        self.has_improved = self.has_improved or is_better
-        if is_better or now and now[0] == best[0] and now < best:   # a tie goes to the lower loss: no improvement
-            self.rating, self.best_row, self.best, self.best_epoch = now, dict(row), row[self.monitor], row['epoch']
+        now, best = (self.watched.rating(o) or (math.inf, math.inf) for o in (row, self.best_row))
+        is_better = now[0] < best[0] - self.min_delta
+        if is_better: self.n_waited = -1        # the open epoch counts as soon as it ends
+        if is_better or now[0] == best[0] and now < best:       # a tie goes to the lower loss: no improvement
+            self.best_row = dict(row)
             if self.restore_best: self.weights = weights_of(learn)
 
     def after_fit(self, learn: Learner) -> None:
-        may_resume = learn.fitting.rng_states is not None       # it was stopped between two batches
-        if may_resume or self.weights is None or not learn.plan.has_begun: return
-        weights, self.weights, history = self.weights, None, learn.history
-        load_weights(learn, weights)
-        history.latest.kept = self.best_row
-        said = f'{self.monitor} was best in {history.place(self.best_row)} ({format_value(self.best)})'
-        if learn.is_main: print(f'{self.name}: {said}; these weights are restored')
+        # a fit that was stopped between two batches may be resumed
+        if learn.fitting.rng_states is not None or self.weights is None or not learn.plan.has_begun: return
+        load_weights(learn, self.weights)
+        self.weights, learn.history.latest.kept = None, self.best_row
+        if learn.is_main: print(
+            f'{self.name}: {self.monitor} was best in {learn.history.place(self.best_row)} '
+            f'({format_value(self.best_row[self.monitor])}); these weights are restored')
 
-# %% ../../nbs/save/04_watch.ipynb #e8a61a27
+# %% ../../nbs/save/04_watch.ipynb #bb8dfca9
 def best_keeper(
-    hooks: Iterable[Hook],  # of the fit
+    hooks: list[Hook],      # of the fit
     keep_best: bool | str,  # as for `fit`
 ) -> list[Hook]:            # with another one, if it takes one
     "Return the hooks of `fit(keep_best=...)`"
     there = next((h for h in hooks if isinstance(h, EarlyStopping)), None)
     if there is None: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
-    if there.restore_best and keep_best in (True, there.monitor): return [*hooks]
+    if there.restore_best and keep_best in (True, there.monitor): return hooks
     raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={there.monitor!r}, '
                      f'restore_best={there.restore_best}) disagree on the weights to keep: leave keep_best out')
 
-# %% ../../nbs/save/04_watch.ipynb #cf13e491
-_RECENT, _LEAST_UNIT, _LEAST_SPREAD = 5, .05, .6
+# %% ../../nbs/save/04_watch.ipynb #e757f38b
+_RECENT = 5     # values that a spike is far above, too
 
-def _mad(values, middle): return 1.4826*sorted(abs(o - middle) for o in values)[len(values)//2]
+def _mad(values, middle): return 1.4826*median_high(abs(o - middle) for o in values)
 
 def spike_limit(
     past: Sequence[float],      # finite values, newest last; at least one
     threshold: float = 5.,      # spreads above the median
 ) -> float:
     "Return the value above which the next one is a spike"
-    n, median = len(past), sorted(past)[len(past)//2]
-    unit = max(_mad(past, median), _LEAST_UNIT*abs(median)) or 1.
+    median = median_high(past)
+    unit = max(_mad(past, median), .05*abs(median)) or 1.
     far = [math.asinh((o - median)/unit) for o in past]
-    spread = max(_mad(far, 0.), sorted(far)[int(.95*n)]/1.645, _LEAST_SPREAD)
+    spread = max(_mad(far, 0.), sorted(far)[int(.95*len(far))]/1.645, .6)
     return median + unit*math.sinh(min(max(threshold*spread, 1.3*max(far[-_RECENT:])), 700.))
 
-# %% ../../nbs/save/04_watch.ipynb #a6e835b2
-class SpikeGuard(_Watch):
+# %% ../../nbs/save/04_watch.ipynb #c21aeeb2
+class SpikeGuard(Hook):
     """Find batches whose loss or gradient norm is far above its recent past; note or leave them out
 
     With 'skip', training is rewound to before such a batch, exactly, and continues without it: the
     batch is read, and hooks see it in `before_step`, but nothing is computed, stepped or recorded.
     """
     ord, unique, in_dry_run = 97, True, False       # after hooks that ask for a checkpoint
-    _saved = 'past', 'waiting', 'is_high'
 
     def __init__(self,
         action: str = 'note',       # 'note': list it in `learn.spikes`; 'skip': rewind, and leave it out
@@ -205,88 +194,84 @@ class SpikeGuard(_Watch):
         self.is_high = False    # whether the latest batch was a spike
         self.kept = None        # the state to go back to
 
+    def state_dict(self) -> dict: return {'past': self.past, 'is_high': self.is_high}
+
+    def load_state_dict(self, state: Mapping) -> None: self.past, self.is_high = state['past'], state['is_high']
+
     def before_fit(self, learn: Learner) -> None:
         if self.action == 'note': return
         refuse_closures(learn, "SpikeGuard('skip')", 'SpikeGuard() notes spikes')
-        guard, why = learn.provider('guard'), ''
+        why = ''
         if hasattr(learn.train_dl, '__next__'): why = 'train_dl can be read once'
-        elif guard is not None: why = f'{guard.name} ends the fit at a batch that is not finite: remove {guard.name}'
+        elif learn.provider('guard'): why = 'NaNGuard ends the fit at a batch that is not finite: remove NaNGuard'
         elif learn.world.is_sharded: why = 'the parameters are sharded'
         if why: raise ValueError(f"SpikeGuard('skip') goes back and leaves a batch out, but {why}; "
                                  'SpikeGuard() notes spikes')
-        if learn.fitting.train is not None: self.before_epoch(learn)    # resumed in mid-epoch
+        self.before_epoch(learn)        # it may resume in mid-epoch
 
     def before_epoch(self, learn: Learner) -> None:     # after others have opened it
         if self.action == 'skip': learn.request(self._keep, everywhere=True)
 
     def before_step(self, learn: Learner) -> None:
-        is_left_out = learn.training and (learn.state.epoch, learn.state.batch_idx) in self._left_out(learn)
-        if is_left_out: raise CancelStep
+        if not learn.training: return
+        self.now = {}
+        place = learn.state.epoch, learn.state.batch_idx
+        # those that were noted do not come again
+        if place in [(o['epoch'], o['batch_idx']) for o in self._spikes(learn)]: raise CancelStep
 
     def after_loss(self, learn: Learner) -> None:
         if not learn.training: return
         name = 'loss' if learn.phase.generator is None else f'loss_{learn.phase.opt_names[0]}'
-        self.now[name] = learn.loss.detach().reshape(()).clone()
+        self.now[name] = kept(learn.loss)
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if learn.state.grad_accum_steps == 1 and not learn.closes:
             name, clip = learn.opt_name, learn.provider('clipping')
             if clip is not None and clip.bounds_norm(name): norm = clip.norms[name]     # before clipping
             else: norm = learn.world.whole(total_norm(gradients(learn.opt)))
-            self.now[f'grad_norm_{name}' if name else 'grad_norm'] = norm.detach().clone()
+            self.now[f'grad_norm_{name}' if name else 'grad_norm'] = kept(norm)
         return nxt()
-
-    def after_cancel(self, learn: Learner) -> None: self.now = {}
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
-        state, phase, pass_ = learn.state, learn.phase, learn.phase.pass_
-        if self.now:
+        state = learn.state
+        if self.now and learn.phase.total:      # 0: it was cancelled
             row = {'batch': learn.history.n_steps, 'epoch': state.epoch, 'batch_idx': state.batch_idx - 1,
-                   'indices': pass_.indices}
+                   'indices': learn.phase.pass_.indices, 'action': self.action}
             self.waiting.append([row, self.now])
-            self.now = {}
-        is_due = len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due
-        if is_due or learn.requests: return self._look(learn)   # one may save the state; all ranks have some, or none
-        # a pass whose length is not exact reads the next batch to know
-        if state.batch_idx >= learn.n_batches if pass_.is_sized else pass_.at_end: self._look(learn)
+        is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due
+        # a request may save the state; all ranks have some, or none. The last batch but one counts as the last, too
+        if is_due or learn.requests or learn.is_last_batch: self._look(learn)
 
     def _look(self, learn):
         "Read the values since the last look, in one transfer, and judge them in order"
         waiting, self.waiting = self.waiting, []
         if waiting:
-            values = stack_scalars([*chain(*(now.values() for _, now in waiting))]).double()
+            values = stack_scalars([*chain(*(now.values() for _, now in waiting))])
             read = iter((learn.world.sum(values)/learn.world.size).tolist())
         for row, now in waiting:
-            values = {name: next(read) for name in now}
-            if found := self._judged(values): self._found(learn, {**row, **found})
-            self.is_high = bool(found)
-            for name, o in values.items():
-                if math.isfinite(o): self.past[name] = [*self.past.get(name, ()), o][-self.window:]
+            for name in now:
+                row[name] = value = next(read)
+                past, limit = self.past.get(name, []), math.inf
+                if len(past) >= self.warmup and not value <= max(past[-_RECENT:]):      # the limit is above these
+                    limit = spike_limit(past, self.threshold)
+                is_finite = math.isfinite(value)
+                if value > limit or not is_finite: row = {'why': name, 'limit': limit, **row}   # the first one stays
+                if is_finite: self.past[name] = [*past, value][-self.window:]
+            if 'why' in row: self._found(learn, row)
+            self.is_high = 'why' in row
         self.before_epoch(learn)
-
-    def _judged(self, values):
-        "Return why a batch is a spike, and the limit; {} if it is none"
-        for name, o in values.items():
-            past = self.past.get(name, ())
-            if past and o <= max(past[-_RECENT:]): continue     # the limit is above these
-            limit = spike_limit(past, self.threshold) if len(past) >= self.warmup else math.inf
-            if o > limit or not math.isfinite(o): return {'why': name, 'limit': limit, **values}
-        return {}
 
     def _found(self, learn, row):
         "Note a spike, or go back to before it"
-        own = row['indices']
-        parts = learn.world.all_gather(own.tolist() if isinstance(own, Tensor) else own or [])
-        row['indices'] = [*chain(*parts)] or None
-        done = self.kept and self.kept['state']
-        if done and (done['epoch'], done['batch_idx']) <= (row['epoch'], row['batch_idx']):
-            raise GoBack(lambda learn: self._go_back(learn, {**row, 'action': 'skip'}))
-        if not self.is_high: learn.history.spikes.append({**row, 'action': 'note'})     # one of a series
+        if row['indices'] is not None:
+            row['indices'] = [*map(int, chain(*learn.world.all_gather(row['indices'])))]
+        if self.action == 'skip': raise GoBack(lambda learn: self._go_back(learn, row))
+        if not self.is_high: learn.history.spikes.append(row)       # one of a series
 
     def _keep(self, learn):
         "Between two batches, copy the state on the device"
-        if learn.fitting.train is None: return
+        self.waiting = []       # of an epoch that was cancelled: they are in the state
         self.kept = None        # its memory is free first
         self.kept = map_tensors(Tensor.clone, capture(learn, is_for_me=True))
 
@@ -295,28 +280,22 @@ class SpikeGuard(_Watch):
         plan = learn.plan
         return [o for o in learn.history.spikes if plan.has_begun and o['batch'] > plan.first_batch]
 
-    def _left_out(self, learn):
-        "Return (epoch, batch) of those that this fit leaves out"
-        return [(o['epoch'], o['batch_idx']) for o in self._spikes(learn) if o['action'] == 'skip']
-
     def _go_back(self, learn, row):
         "Restore the copy, in whose history a batch is left out"
-        value, limit = row[row['why']], row['limit']
-        history = self.kept['history']
+        history, what = self.kept['history'], f'{row["why"]} {row[row["why"]]:.4g}'
         history['spikes'].append(row)
-        history['flags'].append([row['batch'], f'skipped a batch, {row["why"]} {value:.4g}'])
-        notes = restore(learn, map_tensors(Tensor.clone, self.kept), learn.fitting)
-        for note in notes: warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
-        n = len(self._left_out(learn))
+        history['flags'].append([row['batch'], f'skipped a batch, {what}'])
+        for note in restore(learn, map_tensors(Tensor.clone, self.kept), learn.fitting):
+            warnings.warn(f'SpikeGuard: {note}', stacklevel=2)
         for call in learn.calls.at['before_fit']:       # hooks with a state begin as in a fit that is resumed
-            h = call.hook
-            if h is not self and 'checkpoints' not in h.provides and h.state_dict(): call(learn)
+            if 'checkpoints' not in call.hook.provides and call.hook.state_dict(): call(learn)
+        n = len(self._spikes(learn))
         if n > self.max_skips: raise RuntimeError(
             f'SpikeGuard would have left out {n} batches, up to batch {row["batch_idx"]} of epoch {row["epoch"]} '
-            f'({row["why"]} {value:.4g}, limit {limit:.4g}): is the learning rate too high, or the data broken? '
+            f'({what}, limit {row["limit"]:.4g}): is the learning rate too high, or the data broken? '
             f'Training was rewound, and is {learn.position}; learn.spikes lists the batches')
 
     def after_fit(self, learn: Learner) -> None:
-        self.kept, self.now = None, {}
+        self.kept = None
         n = len(self._spikes(learn))
         if n and learn.is_main: print(f'SpikeGuard: {n} spike{"s" if n > 1 else ""} in this fit, see learn.spikes')

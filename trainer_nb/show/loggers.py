@@ -8,24 +8,20 @@ __all__ = ['Logger', 'JSONLLogger', 'CSVLogger', 'flatten', 'TensorBoardLogger',
 
 # %% ../../nbs/show/05_loggers.ipynb #020102ce
 import csv, json, math, os, re, warnings
-from argparse import Namespace
 from bisect import bisect_left
-from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import is_dataclass
 from heapq import merge
 from io import StringIO
 from itertools import count, takewhile
 from operator import itemgetter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import torch
 from torch import nn
 
-from ..base import copied, needed, open_file, replacing
+from ..base import copied, needed, open_file, plain_config, replacing
 from ..loop import Learner, MainProcessHook
 
 # %% ../../nbs/show/05_loggers.ipynb #ba02fff6
@@ -203,9 +199,8 @@ def _wanted(kind, values, sep):
 # %% ../../nbs/show/05_loggers.ipynb #1342cace
 def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
     "Write nested dicts, dataclasses and namespaces with dotted names; numbers stay, others become text"
-    is_open = is_dataclass(config) and not isinstance(config, type) or isinstance(config, (Namespace, SimpleNamespace))
-    if is_open: config = vars(config)
-    if isinstance(config, Mapping):
+    config = plain_config(config)
+    if isinstance(config, dict):
         parts = [flatten(v, f'{name}.{k}' if name else str(k)) for k, v in config.items()]
         return {k: v for part in parts for k, v in part.items()}
     if config is None and not name: return {}
