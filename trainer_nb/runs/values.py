@@ -117,7 +117,7 @@ class _Ranking(_Selection):
     def order(self) -> list[int]:  # indices of `sources`
         "Return the runs, the best first; as they were given if it is unknown which values are good"
         column, indices = next(iter(self.measured()), ''), range(len(self.sources))
-        sign = {'min': 1, 'max': -1}.get(str(self.good(column)))
+        sign = {'min': 1, 'max': -1}.get(column and self.good(column))
         if sign is None or not self._is_chosen(column): return list(indices)
         values = [sign*self.best(s, column) for s in self.sources]
         return sorted(indices, key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
