@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from common import Share, Stream, digest, make_learner, problem, same, shuffled, stop_at, told, weights
 from trainer_nb.all import Checkpoint, Hook, LambdaHook, SeededLoader, accuracy
 from trainer_nb.data import Pass
-from trainer_nb.save.files import Folder
+from trainer_nb.save.files import Folder, read_checkpoint
 
 
 @pytest.fixture(scope='module')
@@ -88,10 +88,10 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
         if not folder.notes():
             assert n == 0
             continue
-        newest = folder.newest()
-        assert newest[1]['n'] >= n, 'the newest was lost'
-        n = newest[1]['n']
-        assert newest[1] == folder.manifests()[-1], 'the newest is damaged'
+        path, newest = read_checkpoint(folder.path)[1], folder.manifests()[-1]
+        assert newest['n'] >= n, 'the newest was lost'
+        n = newest['n']
+        assert path.name == newest['file'], 'the newest is damaged'
     assert n and other.exists() and n_unfinished >= n_kills//10, 'the kills missed the saves'
     folder.tidy()
     assert not [o for o in folder.path.iterdir() if o.suffix == '.tmp'] and len(folder.manifests()) <= 4
@@ -161,7 +161,7 @@ def test_persistent_workers_of_an_iterable_are_named(tmp_path, is_kept):
     make(Checkpoint(tmp_path/'mid')).fit(2, hooks=[stop_at(7)])
     for place in 'end', 'mid':
         with told() as texts: (other := make(Checkpoint(tmp_path/place))).fit(2, resume=True)
-        assert any('has persistent workers, whose RNG' in o for o in texts) == is_kept
+        assert any('random numbers that they draw there may differ' in o for o in texts) == is_kept
         assert any('exact if it yields the same ones again' in o for o in texts) == (place == 'mid')
         assert is_kept or digest(other) == digest(whole)
 
@@ -204,15 +204,12 @@ def test_files_of_others_are_never_touched(tmp_path, capsys):
     assert digest(again) == digest(learn)
 
 def test_a_hook_that_saves_another_learner_begins_another_run(tmp_path):
-    "In a loop over folds, the best of the first was the best of all, and the next one resumed at its end"
+    "In a loop over folds, the best of the first was the best of all"
     check, best, runs = Checkpoint(tmp_path, keep=1), [], []
     class Measured(Hook):
         def after_valid(self, learn): learn.history.valid_rows[-1]['valid_loss'] = learn.config
     for fold in range(3):
         learn = seeded(fold, shuffled, shuffled, hooks=[Measured(), check], config=float(fold))
-        if fold == 1:
-            with pytest.raises(ValueError, match='would resume another learner.*a folder of its own'):
-                learn.fit(2, resume=True)
         learn.fit(1)
         learn.fit(1)
         best.append(check.best()['metric'])
@@ -287,7 +284,7 @@ def test_another_number_of_workers_is_the_same_order(tmp_path, workers):
 # Faults of the disk
 
 INFO = {'run': 'a', 'step': 1, 'epoch': 0, 'in_epoch': True, 'position': '', 'processes': 1, 'monitor': None,
-        'mode': None, 'metric': None, 'loss': None}
+        'metric': None, 'rating': None}
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='needs the names of open files')
 def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch):
@@ -327,7 +324,7 @@ def test_disk_full(tmp_path):
     whole.fit(2)
     assert digest(learn) == digest(whole)
     steps = [o['step'] for o in check.folder.manifests()]
-    assert len(seen) == 1 and 'File too large' in seen[0], seen
+    assert len({*seen}) == 1 and 'File too large' in seen[0], seen
     assert steps[:2] == [2, 4] and steps[-1] == 10 and 6 not in steps
     assert not list((tmp_path/'a').glob('.*.tmp'))
 
@@ -351,7 +348,7 @@ def test_two_runs_in_one_folder(tmp_path):
     child.stdout.close()
     other = seeded(0, shuffled, hooks=[Checkpoint(tmp_path)])
     def second(l):
-        with pytest.raises(RuntimeError, match='in use by another run of this process'): other.fit(1)
+        with pytest.raises(RuntimeError, match='in use by another run .this process'): other.fit(1)
     learn.fit(1, hooks=[LambdaHook(before_valid=second, after_epoch=second)])
     other.fit(1, resume=True)
     assert digest(other) == digest(learn)
@@ -394,7 +391,7 @@ def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
         assert path.read_bytes() == whole or where is None
         return where is not None
     n = 1
-    while interrupted_at(n): n += 61
+    while interrupted_at(n): n += 59
     assert n > 300 and not list(tmp_path.glob('.*')) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 class Tagged(torch.Tensor): "As MONAI's MetaTensor: it may hold more than numbers"
@@ -414,4 +411,4 @@ def test_a_tensor_of_a_subclass_is_saved_in_mid_epoch(tmp_path):
 def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path):
     learn = make_learner(metrics=[Wrapped()], hooks=[Checkpoint(tmp_path)])
     with pytest.raises(TypeError, match="'inner'.* is a common.Share") as e: learn.fit(2)
-    assert 'state_dict() and load_state_dict()' in str(e.value.__notes__) and learn.state.optimizer_step == 1
+    assert 'state_dict() and load_state_dict()' in str(e.value) and learn.state.optimizer_step == 1

@@ -45,12 +45,12 @@ def test_links_do_not_lead_out_of_the_folder(tmp_path):
     learn = saved(tmp_path/'run')
     path = newest(tmp_path/'run')
     keep = shutil.copytree(path.parent, tmp_path/'keep')
-    for o in path, path.with_suffix('.json'):
+    for o, sources in (path, [path, path.parent]), (path.with_suffix('.json'), [path.parent]):
         o.unlink()
         o.symlink_to(keep/o.name)
-        for source in path, path.parent:
+        for source in sources:
             with told() as said, pytest.raises(BadCheckpoint) as e: make_learner().load(source)
-            assert 'leads out of' in str(e.value) + ''.join(said)
+            assert 'it is not a file, but a link' in str(e.value) + ''.join(said)
         o.unlink()
         shutil.copy(keep/o.name, o)
     (other := make_learner()).load(path)
@@ -98,12 +98,13 @@ def test_a_damaged_manifest_is_left_out(tmp_path):
     saved(tmp_path, 2)
     file = sorted(tmp_path.glob('*.json'))[-1]
     whole = json.loads(file.read_text())
-    for note in ('['*100_000, '[]', 'null', '{}', '{"run": 1}', '\xff', json.dumps({**whole, 'step': 'x'}),
-                 json.dumps({**whole, 'path': '/etc'})):
+    lacks_one = {k: v for k, v in whole.items() if k != 'step'}
+    for note in '['*100_000, '[]', 'null', '{}', '{"run": 1}', '\xff', json.dumps(lacks_one):
         file.write_text(note, 'latin1')
         with pytest.warns(UserWarning, match=f'{file.name} is damaged.*Skipping'):
             assert [o['epoch'] for o in Folder(tmp_path).manifests()] == [1]
-        with pytest.raises(BadCheckpoint, match='is damaged'): make_learner().load(file.with_suffix('.pt'))
+    (learn := make_learner()).load(file.with_suffix('.pt'))      # its state is whole
+    assert learn.state.epoch == 2
 
 def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path):
     make_learner(hooks=[Checkpoint(tmp_path)]).fit(1)
@@ -163,7 +164,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, 'flock', flock)
     with pytest.warns(UserWarning, match='cannot be locked .Operation not supported'):
         (lock := Lock(tmp_path)).acquire()
-    with pytest.raises(RuntimeError, match='of this process'): Lock(tmp_path).acquire()
+    with pytest.raises(RuntimeError, match='this process'): Lock(tmp_path).acquire()
     lock.release()
 
 # Programs

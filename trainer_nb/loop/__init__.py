@@ -20,7 +20,7 @@ from .plan import RESUMABLE, Plan, StepState, as_count, as_rate
 from .fit import Fit, TrainingInterrupted
 from .mistakes import check_first
 from .snapshot import (
-    attributes, changed, get_modes, is_expanded, load_object_states, object_states, set_buffers, set_modes,
+    fit_changes, get_modes, is_expanded, load_object_states, object_states, set_buffers, set_changes, set_modes,
     set_opt_modes, unsaved_buffers
 )
 from .predict import Joined

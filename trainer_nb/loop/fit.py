@@ -451,7 +451,7 @@ class Fit:
     row = None              # of the history, while `after_valid` or `after_epoch` is fired
     interrupts = None       # `Interrupts`, while it runs
     # set as it opens: `world`, the ranks that train together; `asked`, the requests that other ranks do not know of
-    # yet, which are those of the learner if there are none; `before`, the `attributes` of modules
+    # yet, which are those of the learner if there are none
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
@@ -469,11 +469,11 @@ class Fit:
         with ExitStack() as closing:
             self.interrupts = closing.enter_context(Interrupts(learn))
             closing.callback(self._leave, learn)        # while interrupts wait
+            learn._attributes = {**attributes(learn), **learn._attributes}
             learn.fitting = self
             closing.enter_context(learn.added_hooks(*self.plan.hooks))
             for h in learn.hooks: closing.enter_context(h.around_fit(learn))
             learn.cancelled = learn.stopped = None
-            self.before = attributes(learn)
             self.state, learn.history.columns.thread = 'running', threading.get_ident()
             learn.hooks.calls = Calls(learn.hooks, learn.is_main)
             closing.callback(set_modes, get_modes(*trained(learn)))
@@ -495,7 +495,6 @@ class Fit:
     def _report(self, learn, e):
         "Tell the hooks how it ended; add notes to an error"
         self.time_s, self.opened = self.spent_s, None
-        learn.attributes = {**changed(attributes(learn), self.before), **learn.attributes}
         try:
             if isinstance(e, Stop): self.state = 'stopped'
             if isinstance(e, CancelFit): learn.cancel(e.args[0] if self.state == 'stopped' else 'fit')
@@ -520,7 +519,9 @@ class Fit:
                 self.state, self.train, self.valid = 'over', None, None
                 learn.history.columns.open()
 
-    def _leave(self, learn): self.learn = learn.fitting = learn.history.columns.thread = self.interrupts = None
+    def _leave(self, learn):
+        learn._attributes = changed(attributes(learn), learn._attributes)
+        self.learn = learn.fitting = learn.history.columns.thread = self.interrupts = None
 
     # its epochs
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..base import format_value, needed, open_file
 from ..draw import Chart, html_table
-from ..save import path_in
 from ..show import Drawn
+from .folder import path_in
 from .lines import chart_of
 from .run import Run
 from .sources import RunSource
