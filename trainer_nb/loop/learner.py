@@ -119,7 +119,7 @@ class Learner:
             self.world = World()
             self.fitting: Fit | None = None     # the fit that runs
             self.stopped: Fit | None = None     # the one that `resume` continues
-            self._attributes: dict = {}         # of modules that fits have changed, in a fit of all: name → value before
+            self._attributes: dict = {}         # of modules: those that fits have changed, name → value before
             self.cancelled: str | None = None   # it ended early: 'step', 'epoch', 'fit', 'stop', 'interrupt', 'error'
             self.requests = deque()      # what a running fit was asked for and has not done yet
             self.train_dl = self.loader_for(train_dl, True, True)

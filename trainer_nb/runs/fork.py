@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, Hook, Learner, as_count, group_rates, lr_names, set_lr
-from ..save import Folder, load_packed
+from ..save import Folder, load_packed, read_state
 from .engine import engine_of
 from .folder import RunFolder, count_of
 from .program import launch_run, settings
@@ -73,7 +73,7 @@ def _take_point(source, manifest, to):  # the state; raises FileNotFoundError or
     to.mkdir()
     path, new = source/manifest['file'], to/manifest['file']
     for suffix in '.pt', '.json': _link(path.with_suffix(suffix), new.with_suffix(suffix))
-    return Folder(to).read(manifest)
+    return read_state(new)
 
 class RateFrom(Hook):
     "Sets learning rates where a fork begins"

@@ -15,9 +15,7 @@ from time import perf_counter
 from ..base import format_value, listed
 from ..data import set_rng_states
 from ..loop import Fit, Hook, Learner, as_count
-from trainer_nb.save.files import (
-    Folder, arrived, best_of, host_copy, read_checkpoint, write_state
-)
+from .files import Folder, arrived, best_of, host_copy, read_checkpoint, read_state, write_state
 from .state import capture, load_weights, restore
 from .watch import Monitor
 
@@ -32,7 +30,8 @@ def _parse_every(every):
 # %% ../../nbs/save/03_checkpoint.ipynb #30034799
 def _check(learn):
     "Name what a checkpoint leaves out, and refuse what none can hold; raises TypeError"
-    state = host_copy(learn.world.whole(capture(learn)))
+    state = learn.world.whole(capture(learn))
+    host_copy(state, copies=False)
     if lost := state['held'][-1]: warnings.warn(
         f'no checkpoint holds {listed(lost)}, which changed in the fit: keep what steps change in numbers or buffers '
         'of the module, or in an object in Learner(state=...)', stacklevel=2)
@@ -250,7 +249,7 @@ def _choose(learn, folder, verb, choose):
     there = Folder(folder) if hook is None else hook.folder
     def read():
         manifest = choose(there, hook and hook.run)
-        return there.read(manifest), manifest
+        return read_state(there.path/manifest['file']), manifest
     return _agreed(learn, read)
 
 def rewind(
@@ -285,5 +284,8 @@ def load_best(
         'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
     average = state['hooks'].get(state['provided'].get('average'))
     load_weights(learn, {'modules': state['modules'], 'average': average})
-    print(f'{manifest["file"]}: {manifest["monitor"]} was best {manifest["position"]} ({format_value(manifest["metric"])}); '
+    at, column, value = manifest['epoch'] - (not manifest['in_epoch']), manifest['monitor'], manifest['metric']
+    rows = (o for o in [*learn.history.epoch_rows, *learn.history.valid_rows] if o['epoch'] == at)
+    learn.history.latest.kept = next((o for o in rows if o.get(column) == value), None)     # None: of another run
+    print(f'{manifest["file"]}: {column} was best {manifest["position"]} ({format_value(value)}); '
           'these weights are loaded')

@@ -26,8 +26,9 @@ from ..loop import as_count
 _PLAIN = {int, float, bool, str, type(None), complex, bytes, torch.Size, torch.dtype, torch.device}
 
 def host_copy(
-    x: Any,     # a nesting of plain values, NumPy arrays and numbers
-) -> Any:       # raises TypeError, and names what a checkpoint cannot hold
+    x: Any,             # a nesting of plain values, NumPy arrays and numbers
+    copies: bool = True,    # False: only check it
+) -> Any:               # raises TypeError, and names what a checkpoint cannot hold
     "Copy a state with its tensors to the host, where they are filled when `arrived` returns; tied ones stay tied"
     found: dict = {}
     def copied(x, where):
@@ -45,10 +46,10 @@ def host_copy(
             if type(x) is Tensor:
                 is_strided = x.layout is torch.strided      # others have no single address
                 key = (x.data_ptr(), x.dtype, x.shape, x.stride()) if is_strided else id(x)
-                if key not in found:
+                if key not in found and copies:
                     host = torch.empty_like(x, device='cpu', pin_memory=x.is_cuda and is_strided)
                     found[key] = host.copy_(x, non_blocking=x.is_cuda)
-                return found[key]
+                return found.get(key)
         raise TypeError(
             f'{where} is a {kind.__module__}.{kind.__name__}: a checkpoint holds tensors, numbers, strings, lists, '
             'tuples and dicts; state_dict() and load_state_dict() of the object that holds it can make these')
@@ -151,6 +152,7 @@ class Folder:
     "The checkpoints in a folder; a reader needs no lock"
     def __init__(self, path: str | Path):
         self.path, self.lock = Path(path), Lock(path)
+        if self.path.is_file(): raise NotADirectoryError(f'{path} is a file: expected a folder for checkpoints')
 
     def notes(self) -> list[Path]:
         "Return the paths of the manifests of the states here, damaged ones included"
@@ -198,12 +200,8 @@ class Folder:
         raise ValueError(f'no checkpoint in {self.path} has monitor={mine[-1]["monitor"]}: Checkpoint(folder, '
                          'monitor=...) says which column rates them')
 
-    def read(self, manifest: dict) -> dict:
-        "Read a state; raises BadCheckpoint"
-        return read_state(self.path/manifest['file'])
-
     def put(self, state: dict, info: dict) -> None:
-        "Write a state and its manifest into the folder, which exists; a kill at any moment leaves them complete or absent"
+        "Write a state and its manifest into the folder; a kill at any moment leaves them complete or absent"
         names = map(_NAME.fullmatch, os.listdir(self.path))
         n = 1 + max((int(m[1]) for m in names if m), default=0)
         path = self.path/f'checkpoint-{n:05d}-step-{info["step"]}.json'
@@ -231,14 +229,16 @@ def read_checkpoint(
 ) -> tuple[dict, Path]:         # raises FileNotFoundError, or BadCheckpoint if none can be read
     "Read (state, path) of a file, or of the newest intact checkpoint in a folder; warn about damaged ones"
     folder = Path(source)
-    if not folder.is_dir(): return read_state(folder), folder
+    if not folder.is_dir():     # a link of the user's own is followed
+        return read_state(folder if _NAME.fullmatch(folder.name) else folder.resolve()), folder
     for o in Folder(folder).manifests()[::-1]:
         path = folder/o['file']
         try:
             if not o['in_epoch'] or size in (None, o['processes']): return read_state(path), path
-            why = (f'{path.name} was saved by {o["processes"]} processes in the middle of an epoch, and this is a world '
-                   f'of {size}: resuming from the end of an epoch')
+            why = (f'{path.name} was saved by {o["processes"]} processes in the middle of an epoch, and this is a '
+                   f'world of {size}: resuming from the end of an epoch')
         except (BadCheckpoint, OSError) as e: why = e
         warnings.warn(f'{why}. Trying the one before it', stacklevel=2)
-    if n := len(Folder(folder).notes()): raise BadCheckpoint(f'none of the {n} checkpoints in {folder} can be resumed')
+    if n := len(Folder(folder).notes()):
+        raise BadCheckpoint(f'none of the {n} checkpoints in {folder} can be resumed')
     raise FileNotFoundError(f'there is no checkpoint in {folder}')

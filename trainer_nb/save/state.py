@@ -86,22 +86,26 @@ def _describe(dl):
 
 def _inexact(key, dl, state):
     "Refuse the position of an open pass, 'train' or 'valid', in other data; list what may not be exact"
-    name, run = f'{key}_dl', state['run']
+    run, notes = state['run'], []
     is_open = run[key] is not None and not (key == 'train' and run['is_trained'])
-    n = run[key]['pass']['n'] if is_open else 0
-    notes = []
+    at = run[key]['pass'] if is_open else {'n': 0}
+    places = {}     # id of a loader that is a part → its name, its batches so far
+    for i, (k, part) in enumerate(adapter_of(dl).parts.items()):
+        n = at['n'] and (dl.mode != 'sequence' or at['loader']['turn'] == i) and at['loader']['parts'][k]['n']
+        places |= dict.fromkeys(map(id, each(part)), (f'{key}_dl[{k!r}]', n))
     for o, there, here in zip(each(dl), state['loaders'][key], _describe(dl)):
+        name, n = places.get(id(o), (f'{key}_dl', at['n']))
         other = [f'{k} {there[k]} there, {v} here' for k, v in here.items() if v != there[k] and k != 'workers']
-        if n and other: raise ValueError(
-            f'the checkpoint is in the middle of a pass over {name}, after {n} batches, and the loader has changed '
-            f'({"; ".join(other)}): resume with the same data and batch size, or from a checkpoint at the end of an '
-            'epoch')
+        if at['n'] and other: raise ValueError(
+            f'the checkpoint is in the middle of a pass over {name}, after {at["n"]} batches, and the loader has '
+            f'changed ({"; ".join(other)}): resume with the same data and batch size, or from a checkpoint at the end '
+            'of an epoch')
         if hasattr(o, 'is_seeded'): continue
         kind, has_own = f'{name} is a {here["type"]}', hasattr(o, 'load_state_dict')
         if n and not has_own and adapter_of(o).reads_again and not is_stock(o): notes.append(
             f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again')
         if (n and (there['workers'] != here['workers'] or has_own and here['workers'])
-            or name in run['warm'] and not has_own and getattr(o, 'persistent_workers', False)): notes.append(
+            or f'{key}_dl' in run['warm'] and not has_own and getattr(o, 'persistent_workers', False)): notes.append(
                 f'{kind} with {here["workers"]} workers, {there["workers"]} there: the order of the samples is the '
                 'same, but random numbers that they draw there may differ. SeededLoader is exact')
     return notes
@@ -121,13 +125,6 @@ def _optimizers(learn, modules):
         kind = f'{type(o).__name__} with groups of {[*map(len, groups)]} parameters'
         found[name] = [kind, groups, o.state_dict()]
     return found
-
-# %% ../../nbs/save/02_state.ipynb #c7c9161c
-#| export
-#| export#| export
-#| export#| export
-#| export#| export
-#| export
 
 # %% ../../nbs/save/02_state.ipynb #9ba55aae
 def capture(
