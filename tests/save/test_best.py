@@ -27,6 +27,7 @@ def test_the_best_by_what_was_monitored(tmp_path, mode, best):
     learn.fit(5)
     before = learn.history.epochs, learn.opt.state_dict(), learn.lrs(), learn.state.epoch
     learn.load_best()
+    assert learn.history.latest.kept['epoch'] == learn.history.best()
     if mode == 'max': best += learn.history.epochs['valid_loss'][3] < learn.history.epochs['valid_loss'][2]
     assert same(weights(learn.model), each[best]) and not same(each[best], each[4])
     assert equal(before, (learn.history.epochs, learn.opt.state_dict(), learn.lrs(), learn.state.epoch))
