@@ -53,7 +53,7 @@ def attributes(learn: Any) -> dict:
     for name, m in named_parts(learn, learn.own_model).items():
         for k, o in vars(m).items():
             if isinstance(o, (list, dict, set)): o = [*o, *getattr(o, 'values', tuple)()]
-            if k not in OWN and isinstance(o, list | _PLAIN): res[f'{name}.{k}'] = o
+            if k not in OWN and k[:2] != '__' and isinstance(o, list | _PLAIN): res[f'{name}.{k}'] = o
     return res
 
 def changed(now: dict, before: dict) -> dict:
