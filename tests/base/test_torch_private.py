@@ -101,6 +101,7 @@ def test_a_replaced_backward_is_called(monkeypatch):
     assert called and w.grad.tolist() == [2, 2]
 
 FOREIGN = {    # private names of other packages, and of Python
+    '_replace',
     '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_', '_allow_stdin',
     '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed',
     '_no_split_modules', '_trial_id'}

@@ -83,7 +83,7 @@ def test_full(at, n, code, tmp_path, monkeypatch):
     # what is saved is whole, and leads to the same end
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        for o in (kept := Folder(folder.path/'checkpoints')).manifests(): kept.read(o)
+        for o in (kept := Folder(folder.path/'checkpoints')).manifests(): read_state(kept.path/o['file'])
     if (folder.path/'result.pt').exists(): read_state(folder.path/'result.pt')
     (tail := RecordTail(folder.path/'record'/'log.jsonl')).update()
     assert all(equal(v, expected.history.steps[k][:len(v)]) for k, v in tail.history.steps.items())

@@ -56,7 +56,7 @@ def test_errors_leave_the_learner_alone(tmp_path):
     learn = learner(Checkpoint(tmp_path/'a', monitor=None))
     with pytest.raises(FileNotFoundError, match='no checkpoint'): learn.load_best()
     learn.fit(1)
-    with pytest.raises(ValueError, match='no checkpoint in .* has monitor=None'): learn.load_best()
+    with pytest.raises(ValueError, match='no checkpoint has monitor=None'): learn.load_best()
     with pytest.raises(ValueError, match='fit.*keep_best=True'): learner().load_best()
     good = learner(Checkpoint(tmp_path/'b'))
     good.fit(1)

@@ -7,9 +7,9 @@ __all__ = ['Checkpoint', 'resume_from', 'save', 'load', 'rewind', 'load_best']
 
 # %% ../../nbs/save/03_checkpoint.ipynb #98e0e417
 import math, re, warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
+from threading import Thread
 from time import perf_counter
 
 from ..base import format_value, listed
@@ -66,7 +66,8 @@ class Checkpoint(Hook):
         self.run = None                 # id of the run, in the manifests that it writes
         self.saved_at = None            # where the last save was made; None after one that failed
         self.n_saves = 0                # number of saves
-        self._writing = None            # `Future` of the last save
+        self._thread = None             # writes the last save
+        self._error = None              # of that, not reported yet
         self._due = math.inf            # clock of the next save
 
     def state_dict(self) -> dict: return {'run': self.run}
@@ -149,25 +150,27 @@ class Checkpoint(Hook):
             if learn.is_main: self.folder.lock.acquire()        # a fit has it
             state = learn.world.whole(capture(learn, what=self.what))
             if learn.is_main:
-                self._writing = ThreadPoolExecutor(1).submit(        # `arrived` comes after the copies
-                    self._write, host_copy(state), arrived(learn.device), self._info(learn))
+                parts = host_copy(state), arrived(learn.device), self._info(learn)     # in this order
+                self._thread = Thread(target=self._write, args=parts)
+                self._thread.start()
         except Exception as e: self._fail(e)
         self._due = perf_counter() + self.seconds
         if not learn.is_fitting: self.after_fit(learn)
 
     def _write(self, state, wait, info):
-        wait()
-        self.folder.put(state, info)
-        best = self.best()
-        for o in self.folder.manifests(self.run)[:-self.keep]:
-            if o != best: self.folder.drop(o)
+        try:
+            wait()
+            self.folder.put(state, info)
+            best = self.best()
+            for o in self.folder.manifests(self.run)[:-self.keep]:
+                if o != best: self.folder.drop(o)
+        except Exception as e: self._error = e
 
     def finish(self) -> None:
         "Wait until the last save is on disk; warn of an error, or raise it if `strict`"
-        writing, self._writing = self._writing, None
-        if writing is None: return
-        try: writing.result()
-        except Exception as e: self._fail(e)
+        if self._thread: self._thread.join()
+        error, self._thread, self._error = self._error, None, None
+        if error: self._fail(error)
 
     def _fail(self, e):
         self.saved_at = None
@@ -284,8 +287,8 @@ def load_best(
         'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
     average = state['hooks'].get(state['provided'].get('average'))
     load_weights(learn, {'modules': state['modules'], 'average': average})
-    at, column, value = manifest['epoch'] - (not manifest['in_epoch']), manifest['monitor'], manifest['metric']
-    rows = (o for o in [*learn.history.epoch_rows, *learn.history.valid_rows] if o['epoch'] == at)
-    learn.history.latest.kept = next((o for o in rows if o.get(column) == value), None)     # None: of another run
+    column, value = manifest['monitor'], manifest['metric']
+    same = (o for o in learn.history.valid_rows if (o['step'], o.get(column)) == (manifest['step'], value))
+    learn.history.latest.kept = next(same, None)        # None: it is of another run, or of no validation
     print(f'{manifest["file"]}: {column} was best {manifest["position"]} ({format_value(value)}); '
           'these weights are loaded')

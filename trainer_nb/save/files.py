@@ -152,7 +152,6 @@ class Folder:
     "The checkpoints in a folder; a reader needs no lock"
     def __init__(self, path: str | Path):
         self.path, self.lock = Path(path), Lock(path)
-        if self.path.is_file(): raise NotADirectoryError(f'{path} is a file: expected a folder for checkpoints')
 
     def notes(self) -> list[Path]:
         "Return the paths of the manifests of the states here, damaged ones included"
@@ -190,14 +189,14 @@ class Folder:
             if not o['in_epoch']: found[f'epoch={o["epoch"]}'] = o
         name = f'step={as_count("step", step)}' if epoch is None else f'epoch={as_count("epoch", epoch)}'
         if name in found: return found[name]
-        raise ValueError(f'no checkpoint in {self.path} has {name}. There are {listed([*found][::-1], 8)}; '
+        raise ValueError(f'no checkpoint has {name}. There are {listed([*found][::-1], 8)}; '
                          'Checkpoint(folder, every=..., keep=...) says when to save, and how many to keep')
 
     def best(self, run: str | None = None) -> dict:
         "Return the manifest of a run's best checkpoint, by the column that it monitors; raises ValueError"
         mine = self.of_run(run)
         if found := best_of(mine): return found
-        raise ValueError(f'no checkpoint in {self.path} has monitor={mine[-1]["monitor"]}: Checkpoint(folder, '
+        raise ValueError(f'no checkpoint has monitor={mine[-1]["monitor"]}: Checkpoint(folder, '
                          'monitor=...) says which column rates them')
 
     def put(self, state: dict, info: dict) -> None:
@@ -229,8 +228,7 @@ def read_checkpoint(
 ) -> tuple[dict, Path]:         # raises FileNotFoundError, or BadCheckpoint if none can be read
     "Read (state, path) of a file, or of the newest intact checkpoint in a folder; warn about damaged ones"
     folder = Path(source)
-    if not folder.is_dir():     # a link of the user's own is followed
-        return read_state(folder if _NAME.fullmatch(folder.name) else folder.resolve()), folder
+    if not folder.is_dir(): return read_state(folder), folder
     for o in Folder(folder).manifests()[::-1]:
         path = folder/o['file']
         try:

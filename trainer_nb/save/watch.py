@@ -33,8 +33,6 @@ class Monitor:
         mode: str | None = None,    # 'min' or 'max': which values are better; None: by the name
         sets: Iterable[str] = (),   # names of validation sets that the column may be of
     ):
-        if not isinstance(column, str):
-            raise TypeError(f'monitor is {column!r}: expected a column of the epoch table')
         if mode not in (None, *_BETTER): raise ValueError(f"mode is {mode!r}: pass mode='min' or mode='max'")
         name = column
         longest_first = sorted(sets, key=len, reverse=True)     # of `a` and `a_b`
@@ -74,7 +72,7 @@ class EarlyStopping(Hook):
         mode: str | None = None,        # 'min' or 'max': which values are better; None: by the name
         restore_best: bool = True,      # False: the model keeps its last weights
     ):
-        if isinstance(min_delta, bool) or not 0 <= min_delta < math.inf:
+        if not 0 <= min_delta < math.inf:
             raise ValueError(f'min_delta is {min_delta}: expected a finite number, 0 or more')
         self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
@@ -234,21 +232,23 @@ class SpikeGuard(Hook):
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
-        state = learn.state
-        if self.now and learn.phase.total:      # 0: it was cancelled
+        state, phase = learn.state, learn.phase
+        if self.now and phase.total:        # 0: it was cancelled
             row = {'batch': learn.history.n_steps, 'epoch': state.epoch, 'batch_idx': state.batch_idx - 1,
-                   'indices': learn.phase.pass_.indices, 'action': self.action}
-            self.waiting.append([row, self.now])
-        is_due = len(self.waiting) >= self.every or state.optimizer_step >= learn.phase.next_due
-        # a request may save the state; all ranks have some, or none. The last batch but one counts as the last, too
-        if is_due or learn.requests or learn.is_last_batch: self._look(learn)
+                   'indices': phase.pass_.indices, 'action': self.action}
+            share = phase.n/phase.total     # of this rank, which may have no samples, and then no values
+            self.waiting.append([row, {k: o*share if share else o.new_zeros(()) for k, o in self.now.items()}])
+        is_due = len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due
+        is_last = state.batch_idx == learn.n_batches or not phase.pass_.is_sized and phase.pass_.at_end
+        # a request may save the state; all ranks have some, or none
+        if is_due or learn.requests or is_last: self._look(learn)
 
     def _look(self, learn):
         "Read the values since the last look, in one transfer, and judge them in order"
         waiting, self.waiting = self.waiting, []
         if waiting:
             values = stack_scalars([*chain(*(now.values() for _, now in waiting))])
-            read = iter((learn.world.sum(values)/learn.world.size).tolist())
+            read = iter(learn.world.sum(values).tolist())
         for row, now in waiting:
             for name in now:
                 row[name] = value = next(read)
