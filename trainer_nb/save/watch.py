@@ -33,7 +33,8 @@ class Monitor:
         mode: str | None = None,    # 'min' or 'max': which values are better; None: by the name
         sets: Iterable[str] = (),   # names of validation sets that the column may be of
     ):
-        if mode not in (None, *_BETTER): raise ValueError(f"mode is {mode!r}: pass mode='min' or mode='max'")
+        if mode not in (None, *_BETTER) or not isinstance(column, str): raise ValueError(
+            f"monitor is {column!r}, mode is {mode!r}: expected a column's name; pass mode='min' or mode='max'")
         name = column
         longest_first = sorted(sets, key=len, reverse=True)     # of `a` and `a_b`
         for start in ('train', 'valid', *longest_first): name = name.removeprefix(f'{start}_')
@@ -44,7 +45,7 @@ class Monitor:
 
     def known_mode(self) -> str:    # raises ValueError
         "Return `mode`, 'min' or 'max', unless the name does not tell"
-        if self.mode is not None: return self.mode
+        if self.mode: return self.mode
         raise ValueError(f'the name {self.column!r} does not tell whether lower or higher is better: '
                          "pass mode='min' or mode='max'")
 
@@ -72,12 +73,10 @@ class EarlyStopping(Hook):
         mode: str | None = None,        # 'min' or 'max': which values are better; None: by the name
         restore_best: bool = True,      # False: the model keeps its last weights
     ):
-        if not 0 <= min_delta < math.inf:
-            raise ValueError(f'min_delta is {min_delta}: expected a finite number, 0 or more')
         self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
         self.monitor, self.mode = monitor, mode
-        self.min_delta = min_delta
+        self.min_delta = min_delta if min_delta == 0 else as_rate('min_delta', min_delta)
         self.restore_best = restore_best
         self._reset()
 
@@ -141,7 +140,7 @@ def best_keeper(
 ) -> list[Hook]:            # with another one, if it takes one
     "Return the hooks of `fit(keep_best=...)`"
     there = next((h for h in hooks if isinstance(h, EarlyStopping)), None)
-    if there is None: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
+    if not there: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
     if there.restore_best and keep_best in (True, there.monitor): return hooks
     raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={there.monitor!r}, '
                      f'restore_best={there.restore_best}) disagree on the weights to keep: leave keep_best out')
