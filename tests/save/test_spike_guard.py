@@ -246,6 +246,14 @@ def test_two_processes_leave_out_the_same(dl, p):
     guarded, never = trained(SpikeGuard('skip', warmup=10)), trained(OnTwoRanks())
     assert digest(guarded) == digest(never) and len(guarded.spikes) >= 7
 
+def test_a_rank_without_samples_has_no_spike():
+    "The last batch has one sample, and the other rank none; an unequal share weighs less"
+    x, y = points(41*BS + 1)
+    guard = SpikeGuard()
+    learn = Learner(nn.Linear(4, 1), TensorLoader(x, y, bs=BS), loss_fn=F.mse_loss, hooks=guard, display=False)
+    learn.launch(2, 1)
+    assert learn.spikes == [] and guard.past['loss'] == pytest.approx(learn.history.steps['train_loss'], abs=1e-6)
+
 @pytest.mark.parametrize('numbers', [
     range(1000, 1012, 3), pytest.param(range(1000, 1100), marks=pytest.mark.soak)], ids=['few', 'hundred'])
 def test_no_false_alarm(numbers):

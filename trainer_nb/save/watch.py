@@ -235,8 +235,8 @@ class SpikeGuard(Hook):
         if self.now and phase.total:        # 0: it was cancelled
             row = {'batch': learn.history.n_steps, 'epoch': state.epoch, 'batch_idx': state.batch_idx - 1,
                    'indices': phase.pass_.indices, 'action': self.action}
-            share = phase.n/phase.total     # of this rank, which may have no samples, and then no values
-            self.waiting.append([row, {k: o*share if share else o.new_zeros(()) for k, o in self.now.items()}])
+            share = phase.n/phase.total     # of this rank; without samples it has no values, but 0 where they would be
+            self.waiting.append([row, {k: o*share if share else 0*(o == o) for k, o in self.now.items()}])
         is_due = len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due
         is_last = state.batch_idx == learn.n_batches or not phase.pass_.is_sized and phase.pass_.at_end
         # a request may save the state; all ranks have some, or none
@@ -246,7 +246,7 @@ class SpikeGuard(Hook):
         "Read the values since the last look, in one transfer, and judge them in order"
         waiting, self.waiting = self.waiting, []
         if waiting:
-            values = stack_scalars([*chain(*(now.values() for _, now in waiting))])
+            values = stack_scalars([*chain(*(now.values() for _, now in waiting))]).double()
             read = iter(learn.world.sum(values).tolist())
         for row, now in waiting:
             for name in now:
