@@ -199,7 +199,7 @@ def _place(state, point):
 def _rate_words(state, rates, learn):
     if not rates: return []
     opts = learn.opts
-    if state is not None: opts = {k: SimpleNamespace(**o[-1]) for k, o in state['optimizers'].items()}
+    if state is not None: opts = {k: SimpleNamespace(**o['state']) for k, o in state['optimizers'].items()}
     names = {id(g): name for name, g in zip(lr_names(opts), chain.from_iterable(o.param_groups for o in opts.values()))}
     return [f'{names[id(g)]} {float(g["lr"]):.3g} → {float(v):.3g}' for g, v in group_rates(opts, rates)
             if not math.isclose(g['lr'], v)]

@@ -161,9 +161,10 @@ class Checkpoint(Hook):
         try:
             wait()
             self.folder.put(state, info)
-            best = self.best()
-            for o in self.folder.manifests(self.run)[:-self.keep]:
-                if o != best: self.folder.drop(o)
+            mine = self.folder.manifests(self.run)
+            best = best_of(mine)
+            for o in mine[:-self.keep]:
+                if o is not best: self.folder.drop(o)
         except Exception as e: self._error = e
 
     def finish(self) -> None:
@@ -185,16 +186,17 @@ def _agreed(learn, f):
     try: res = f() if learn.is_main else None
     except Exception as e: error = e
     res, error = learn.world.first((res, error))
-    if error is not None: raise error
+    if error: raise error
     return res
 
 # %% ../../nbs/save/03_checkpoint.ipynb #45da077a
 def resume_from(learn: Learner, source: bool | str | Path) -> bool:
     "Restore the state that `fit(resume=source)` resumes; return whether there was one"
     hook = learn.provider('checkpoints')
-    if source is True and hook is None: raise ValueError(
-        'fit(resume=True) needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass resume=folder')
     if source is True:
+        if hook is None: raise ValueError(
+            'fit(resume=True) needs the hook Checkpoint, to know the folder: add Checkpoint(folder), or pass '
+            'resume=folder')
         source = hook.folder.path
         if not _agreed(learn, hook.folder.notes): return False
     state, path = _agreed(learn, lambda: read_checkpoint(source, learn.world.size))

@@ -117,13 +117,13 @@ def _hook_keys(hooks):
     return {f'{k} {names[:i].count(k) + 1}'.removesuffix(' 1'): hooks[i] for i, k in enumerate(names)}
 
 def _optimizers(learn, modules):
-    "Return what each optimizer is, its names of parameters by group, and its state"
+    "Return what each optimizer 'is', with its names of parameters by group, and its 'state'"
     known = {id(p): plain_name(k) for k, p in nn.ModuleDict(modules).named_parameters()}
     found = {}
     for name, o in learn.opts.items():
         groups = [[known.get(id(p)) for p in g['params']] for g in o.param_groups]
         kind = f'{type(o).__name__} with groups of {[*map(len, groups)]} parameters'
-        found[name] = [kind, groups, o.state_dict()]
+        found[name] = {'is': [kind, groups], 'state': o.state_dict()}
     return found
 
 # %% ../../nbs/save/02_state.ipynb #9ba55aae
@@ -171,11 +171,11 @@ def _own(learn, state):
 def _check(learn, state, modules):
     "Refuse the state of other modules, optimizers or data; list what may not be exact"
     _check_modules(modules, state['modules'])
-    def names(opts): return {k: o[:2] for k, o in opts.items()}
+    def names(opts): return {k: o['is'] for k, o in opts.items()}
     there, here = state['optimizers'], _optimizers(learn, modules)
     if names(there) != names(here): raise ValueError(
-        f'the checkpoint belongs to a different optimizer: {[o[0] for o in there.values()]} there and '
-        f'{[o[0] for o in here.values()]} here, which are others, or the same ones in another order')
+        f'the checkpoint belongs to a different optimizer: {[o["is"][0] for o in there.values()]} there and '
+        f'{[o["is"][0] for o in here.values()]} here, which are others, or the same ones in another order')
     notes = []
     if state['device'] != learn.device.type: notes.append(
         f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
@@ -189,14 +189,14 @@ def _restore_parts(learn, state, modules):
     notes, cut = [], learn.world.cut
     for name, m in modules.items():
         saved = state['modules'][name]
-        lost = _load_module(m, saved)
-        notes += [f'the checkpoint holds the buffer {k}, which the {name} does not have' for k in lost]
+        notes += [f'the checkpoint holds the buffer {k}, which the {name} does not have'
+                  for k in _load_module(m, saved)]
         for k, p in m.named_parameters():
             grad = saved['grads'].get(plain_name(k))
             p.requires_grad_(plain_name(k) not in saved['frozen'])
             p.grad = None if grad is None else cut(grad.to(p.device, copy=True), p)
     for name, opt in learn.opts.items():
-        rates, saved = [g['lr'] for g in opt.param_groups], state['optimizers'][name][2]
+        rates, saved = [g['lr'] for g in opt.param_groups], state['optimizers'][name]['state']
         held = {i: cut(o, parameters(opt)[i]) for i, o in saved['state'].items()}
         load_optimizer(opt, {**saved, 'state': held})
         for g, old in zip(opt.param_groups, rates):
