@@ -8,7 +8,7 @@ __all__ = ['GradAccum', 'AMP', 'NaNGuard', 'GradNorm', 'GradClip']
 # %% ../../nbs/features/01_gradients.ipynb #529694b5
 import math, warnings
 from collections.abc import Callable, Mapping
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from time import perf_counter
 from types import SimpleNamespace
 
@@ -52,7 +52,7 @@ class GradAccum(Hook):
             nxt()
             if learn.loss is None: self._finish(learn)
             return
-        held = [(p, p.grad) for p in nn.ModuleList(trained(learn)).parameters()]
+        held = [(p, p.grad) for p in chain(*map(parameters, learn.opts.values()))]
         for p, _ in held: p.grad = None
         try: nxt()      # a step may call backward in validation, too
         finally:
