@@ -55,6 +55,7 @@ def _balanced(ys, epoch, goal, counts, is_positive, most=.02):
         for i in range(20):
             drawn, room = _means(epoch, counts*ys, counts), (.9*most if i < 19 else most)*np.abs(goal)
             near = np.clip(drawn, goal - room, goal + room)
+            if not (near - drawn).any(): break
             step = near/drawn if is_positive else near - drawn
             step = np.where(np.isfinite(step), step, is_positive)
             # between the centers of epochs in a straight line; the last time as it must be
