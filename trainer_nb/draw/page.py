@@ -204,11 +204,16 @@ class Shown:
     "Base class of results that show themselves: a title, a picture, a table and notes"
     bold: int | None = None     # row of the table that is in bold, without the header
     left = 0                    # number of the table's columns that hold words
+    shown_in: int | None = None # number of the cell that shows it already; later cells show it again
 
     def title(self) -> str: return ''       # a line
     def notes(self) -> list[str]: return [] # lines below the table
     def rows(self) -> list: return []       # of lists of str, header first
     def chart(self) -> Any: return None     # `Chart`
+
+    def picture(self) -> str:
+        "Write what stands above the table, as HTML"
+        return '' if (chart := self.chart()) is None else chart.html()
 
     def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
         "Draw the chart"
@@ -220,10 +225,15 @@ class Shown:
 
     def _repr_html_(self):
         title, *notes = (f'<div>{escape(o)}</div>' if o else '' for o in [self.title(), *self.notes()])
-        picture = '' if (chart := self.chart()) is None else chart.html()
         table = html_table(self.rows(), self.bold, self.left) if self.rows()[1:] else ''
-        return ''.join([title, picture, table, *notes])
+        return ''.join([title, self.picture(), table, *notes])
 
     def _repr_mimebundle_(self, **kwargs):
         data, sizes = ({}, {}) if (chart := self.chart()) is None else chart.bundle()
         return {**data, 'text/html': self._repr_html_(), 'text/plain': repr(self)}, sizes
+
+    def _ipython_display_(self):
+        at, self.shown_in = self.shown_in, None
+        if at is None or at != current_cell(): show_bundle(*self._repr_mimebundle_())
+
+    def _display_(self): return marimo_view(self, self.shown_in)        # of marimo
