@@ -8,7 +8,7 @@ __all__ = []
 # %% ../nbs/98_learner.ipynb #f0a10003
 from .base import with_comments
 from .features.schedules import fit_one_cycle, plot_schedule
-from .look.batch import show_batch
+from .look.samples import show_batch
 from .look.doctor import doctor
 from .look.mistakes import explain
 from .look.results import results_of

@@ -24,10 +24,10 @@ def test_a_cell_shows_the_pictures_with_most_of_its_pixels():
     shown = res.confusion().samples(2, 1)
     assert [hits[int(o[0][1])] for o in shown.captions] == sorted(hits[hits > 0].tolist(), reverse=True)
     few = res.show(2)
-    assert [*few.samples[0]] == ['x', 'target', 'predicted']
+    assert [*few.samples[0].over] == ['target', 'predicted']
     at = res.top_losses(1)[1].item()
-    assert torch.equal(few.samples[0]['target'], targ[at])
-    assert torch.equal(few.samples[0]['predicted'], res.pred[at].argmax(0))
+    assert torch.equal(few.samples[0].over['target'], targ[at])
+    assert torch.equal(few.samples[0].over['predicted'], res.pred[at].argmax(0))
     assert few._repr_html_().count('<img') == 6 and '■</span> rod' in few._repr_html_()
     assert 'rod' in repr(few) and 'tensor' not in repr(few)
     learn.results(keep=lambda p: p.mean((2, 3))).show()._repr_html_()      # only the target is left to draw
@@ -39,17 +39,17 @@ def test_binary_masks():
     learn = Learner(nn.Conv2d(3, 1, 1), valid_dl=(x, y), loss_fn=F.binary_cross_entropy_with_logits, display=False)
     res = learn.results()
     assert res.task() == 'classes' and int(res.confusion().counts.sum()) == y.numel()
-    sample, at = res.show(1).samples[0], res.top_losses(1)[1].item()
+    sample, at = res.show(1).samples[0].over, res.top_losses(1)[1].item()
     assert torch.equal(sample['target'], y[at].long()) and torch.equal(sample['predicted'], (res.pred[at] > 0).long())
     view = learn.show_batch(2, valid=True)
-    assert [*view.samples()[0][0]] == ['x', 'y'] and view._repr_html_().count('<img') == 4
+    assert [*view.samples[0].over] == ['y'] and view._repr_html_().count('<img') == 4
 
 def test_a_picture_without_masks_is_drawn_alone():
     x = torch.rand(4, 1, 9, 12, generator=torch.Generator().manual_seed(0))
     for y in x, torch.arange(4):        # an autoencoder's target, class ids
         learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(108, 4)), valid_dl=(x, y), display=False)
         view = learn.show_batch(2, valid=True)
-        assert [*view.samples()[0][0]] == ['x'] and view._repr_html_().count('<img') == 2
+        assert not view.samples[0].over and view._repr_html_().count('<img') == 2
 
 
 def test_headline_figures_stand_beside_ours():

@@ -72,7 +72,7 @@ def test_pixels_are_those_of_the_data(last, c):
 def test_any_batch_is_described(batch):
     learn = Learner(nn.Linear(2, 2), [batch], train_step=lambda batch: {}, display=False)
     view = learn.show_batch()
-    assert view.title in repr(view) and '<b>' not in re.sub(r'<b>[^<]*</b>', '', view._repr_html_())
+    assert view.title() in repr(view) and '<b>' not in re.sub(r'<b>[^<]*</b>', '', view._repr_html_())
     assert 'script' not in view._repr_html_()
 
 def test_names_and_text_come_from_the_arguments_or_the_dataset():

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base import folded, format_bytes, listed, printable, tensors_in
 from ..draw import ALARM
 from ..loop import LambdaHook, Learner, as_count
-from .batch import Seen, run_once
+from .samples import Seen, run_once
 
 # %% ../../nbs/look/05_summary.ipynb #be13a03f
 @dataclass
