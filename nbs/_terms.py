@@ -67,9 +67,10 @@ TERMS = _listed({   # page, or page#section → terms
     'data/05_prepare': 'train test split, stratify',
     'look/14_report': 'precision, recall, classification report, time series, forecast, forecasting, MASE, '
                       'prediction interval',
-    'look/17_album': 'samples while training, generate text while training, gan samples, show images while training, '
-                     'qualitative results',
-    'look/02_batch': 'show batch, look at data',
+    'look/01_samples': 'show batch, look at data',
+    'look/01_samples#what-a-model-makes-while-it-trains':
+        'samples while training, generate text while training, gan samples, show images while training, '
+        'qualitative results',
     'look/03_results': 'top losses, worst predictions, results',
     'look/04_confusion': 'confusion matrix',
     'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a model',

@@ -88,6 +88,20 @@ def test_names_and_text_come_from_the_arguments_or_the_dataset():
     with pytest.raises(ValueError, match='3 values, but the pictures have 1'):
         shown(torch.rand(2, 1, 8, 8), mean=[0, 0, 0], std=[1, 1, 1])._repr_html_()
 
+def test_names_in_arrays_and_columns_with_the_name_of_the_target():
+    x = torch.tensor([[5., 6.], [7, 8]])
+    view = shown(x, torch.tensor([0, 1]), columns=np.array(['x', 'y']), classes=np.array(['cat', 'dog']))
+    assert view.table() == [['x', 'x.y', 'y'], ['5', '6', 'cat'], ['7', '8', 'dog']]
+
+def test_pictures_have_a_normalization_undone_and_their_range_said():
+    "Also to values from 0 to 255; each picture that stands beside another has its own range"
+    x = torch.stack([torch.full((1, 8, 8), -1.), torch.full((1, 8, 8), 1.)])
+    html = shown(x, x/4 + 7, mean=[120.], std=[100.])._repr_html_()
+    assert 'x: black is 20, white is 220' in html and 'y: black is 795, white is 845' in html
+    html = shown(x, x/4 + 7)._repr_html_()
+    assert 'x: black is -1, white is 1' in html and 'y: black is 6.75, white is 7.25' in html
+    assert [o.mean() for o in pictures(html)] == [0, 0, 255, 255]
+
 def test_what_is_drawn_is_short():
     html = shown(torch.rand(64, 3, 300, 300), n=9)._repr_html_()
     assert len(html) < 1e6 and all(max(o.shape) == 256 for o in pictures(html))

@@ -1,5 +1,6 @@
 "Results of each task: what a picture shows, which figures a report gives, and which it refuses"
-import base64, io, re
+import base64, io, re, sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -39,23 +40,31 @@ def pictures(html):
     found = re.findall(r'data:image/(?:png|jpeg);base64,([^"]+)', html)
     return [np.array(Image.open(io.BytesIO(base64.b64decode(o)))) for o in found]
 
+@pytest.fixture
+def drawn(monkeypatch):
+    "What torchvision is asked to draw: (shape, boxes, names, color)"
+    calls, utils = [], ModuleType('torchvision.utils')
+    def draw(image, boxes, names, color, **kwargs):
+        calls.append((image.shape, boxes, names, color))
+        return image
+    utils.draw_bounding_boxes = draw
+    monkeypatch.setitem(sys.modules, 'torchvision', ModuleType('torchvision'))
+    monkeypatch.setitem(sys.modules, 'torchvision.utils', utils)
+    return calls
+
 @pytest.mark.parametrize('kind, n', [(list, 2), (tuple, 3), (list, 4)])
-def test_boxes_on_pictures_of_several_sizes(kind, n):
+def test_boxes_on_pictures_of_several_sizes(kind, n, drawn):
     "Also where there are as many pictures as channels"
     net = nn.Linear(2, 1)
     batch = (kind(torch.zeros(3, 130 + i, 140) for i in range(n)),
              kind({'boxes': torch.tensor([[20., 30., 60. + i, 90.]]), 'labels': torch.tensor([1])} for i in range(n)))
     learn = Learner(net, [batch], train_step=lambda b, learn: {'loss': net.weight.sum()}, display=False, device='cpu')
     html = learn.show_batch(classes=['none', 'cat'])._repr_html_()
-    drawn = pictures(html)
-    assert len(drawn) == n and html.count('>cat<') == n
-    for i, o in enumerate(drawn):
+    assert len(pictures(html)) == len(drawn) == n and html.count('>cat<') == n
+    for i, (shape, boxes, names, color) in enumerate(drawn):
         times = 512/140
-        assert o.shape == (round((130 + i)*times), 512, 3)
-        box = (o == list(bytes.fromhex(COLORS[0][1:]))).all(2)      # and a tag above it, 26 pixels high
-        rows, columns = box.any(1).nonzero()[0], box.any(0).nonzero()[0]
-        found = [rows[0] + 26, rows[-1], columns[0], columns[-1]]
-        assert found == pytest.approx([30*times, 90*times, 20*times, (60 + i)*times], abs=4)
+        assert shape == (3, int((130 + i)*times), 512) and (names, color) == (['cat'], COLORS[2])
+        assert boxes.tolist()[0] == pytest.approx([20*times, 30*times, (60 + i)*times, 90*times])
 
 
 # Boxes
@@ -83,13 +92,17 @@ def detector(bs=1, n=6):
     return learn
 
 @pytest.mark.parametrize('bs', [1, 3])
-def test_boxes_of_a_detector_are_drawn(bs):
+def test_boxes_of_a_detector_are_drawn(bs, drawn, monkeypatch):
     "Also for as many pictures in a batch as channels; a step without a loss leaves the samples in their order"
     res = detector(bs).results(classes=['', 'cat', 'dog'], min_score=.4)
     view = res.show(5)
     html = view._repr_html_()
     assert res.top_losses(6)[1].tolist() == [*range(6)]
     assert len(pictures(html)) == 5 and 'predicted, with a score of at least 0.4' in html
+    assert [o[2:] for o in drawn[:2]] == [(['cat'], COLORS[2]), (['cat 0.80'], COLORS[1])]
+    monkeypatch.setitem(sys.modules, 'torchvision.utils', None)
+    plain = view._repr_html_()
+    assert 'torchvision, which draws boxes, cannot be imported' in plain and '>cat 0.80<' in plain
     assert [dict(o) for o in view.captions[:2]] == [
         {'#': str(i), 'target': k, 'predicted': f'{k} 0.80'} for i, k in enumerate(['cat', 'dog'])]
     for f in res.report, res.confusion, res.task:
