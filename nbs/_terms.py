@@ -65,14 +65,12 @@ TERMS = _listed({   # page, or page#section → terms
     'data/05_prepare#images': 'ImageFolder, images from a folder, masks folder',
     'data/05_prepare#texts': 'text files, vocabulary, tokenize words',
     'data/05_prepare': 'train test split, stratify',
-    'look/14_report': 'precision, recall, classification report, time series, forecast, forecasting, MASE, '
-                      'prediction interval',
     'look/01_samples': 'show batch, look at data',
     'look/01_samples#what-a-model-makes-while-it-trains':
         'samples while training, generate text while training, gan samples, show images while training, '
         'qualitative results',
-    'look/03_results': 'top losses, worst predictions, results',
-    'look/04_confusion': 'confusion matrix',
+    'look/03_results': 'top losses, worst predictions, results, confusion matrix, precision, recall, '
+                       'classification report, class names, probabilities',
     'look/05_summary': 'model summary, parameters, flops, layer shapes, memory of a model',
     'look/09_doctor': 'debug, debugging, sanity check, common mistakes',
     'loop/07_history': 'history, plot loss',
@@ -95,7 +93,6 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/18_larger_than_the_host': 'distributed checkpoint, dcp, sharded checkpoint',
     'howto/19_web_service': 'web service, http server, rest api, inference server',
     'save/06_export': 'safetensors, torch.export, deployment, serving',
-    'look/15_predictions': 'predictions to csv, predictions to a table, submission, class names, probabilities',
     'howto/16_everyday': 'recipes, everyday recipes',
     'howto/16_everyday#export-to-onnx': 'onnx, export onnx, onnx runtime, onnxruntime',
     'howto/16_everyday#cross-validate-and-predict-with-an-ensemble':

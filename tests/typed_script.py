@@ -51,7 +51,7 @@ def main(folder: str) -> History:
     preds, targs = learn.predict((x, y), with_targs=True)
     print(learn.summary(depth=2).flops)
     results = learn.results(keep=lambda p: p.float())
-    print(results.top_losses(3), results.show(4), results.confusion().most_confused(), results.report().rows)
+    print(results.top_losses(3), results.show(4), results.confusion().most_confused(), results.report().scores)
     learn.save(folder + '/state.pt')
     learn.load(folder + '/state.pt')
     learn.export(folder)

@@ -139,7 +139,7 @@ def test_a_reference_page_opens_with_its_class(tab):
 
 FOUND = {       # what people type → the page that comes first
     'early stopping': 'save/04_watch', 'EarlyStopping': 'save/04_watch',
-    'overfitting': 'start/04_faq', 'confusion matrix': 'look/04_confusion', 'csv': 'lessons/02_table',
+    'overfitting': 'start/04_faq', 'confusion matrix': 'look/03_results', 'csv': 'lessons/02_table',
     'images': 'lessons/01_images', 'resume': 'tutorials/07_never_lose_a_run', 'gpu': 'start/04_faq',
     'learning rate': 'tutorials/04_learning_rates', 'learning rate finder': 'show/04_lr_find',
     'mixed precision': 'features/01_gradients', 'fp16': 'features/01_gradients', 'loss is nan': 'start/04_faq',

@@ -1,5 +1,5 @@
 "`results`, `confusion` and `report` against plain PyTorch and scikit-learn"
-import copy
+import copy, re
 from functools import partial
 
 import numpy as np, pytest, sklearn.metrics as sk, torch, torch.nn.functional as F
@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import Stream, make_learner, problem, same, shuffled, weights
 from trainer_nb.all import AMP, EMA, Hook, Learner, LambdaHook
-from trainer_nb.look.report import regression_scores
 from trainer_nb.look.results import Results
 from trainer_nb.look.samples import Look
 
@@ -49,7 +48,7 @@ def test_losses_are_those_of_batches_of_one_and_samples_are_found_again(form):
     assert [dict(o)['target'] for o in shown.captions] == [str(o.item()) for o in targ[k]]
     marks = ['✓' if o else '✗' for o in pred[k].argmax(1) == targ[k]]
     assert [dict(o)['predicted'] for o in shown.captions] == [f'{o} {m}' for o, m in zip(pred[k].argmax(1), marks)]
-    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.get_rng_state(), state) and len(res.show(at=range(10)).samples) == 10     # all that it got
 
 y3 = torch.randint(3, (7, 4), generator=torch.Generator().manual_seed(0))
 def ignoring(ignored):
@@ -57,7 +56,7 @@ def ignoring(ignored):
     y[0, 1:] = y[3, 0] = y[6, :2] = ignored
     return y
 
-LOSSES = {      # nbs/look/11_losses has functions, modules, sums, and weights of classes
+LOSSES = {      # nbs/look/03_results has functions, modules, sums, and weights of classes
     'smoothed': (nn.CrossEntropyLoss(label_smoothing=.1), (7, 3), y3[:, 0]),
     'partial ignored': (partial(F.cross_entropy, ignore_index=-1), (7, 3, 4), ignoring(-1)),
     'bce': (nn.BCEWithLogitsLoss(), (7, 4), (y3 > 0).float()),
@@ -114,7 +113,7 @@ def test_in_a_fit_and_after_a_cancelled_batch():
 def test_mistakes():
     learn = make_learner()
     with pytest.raises(ValueError, match='no valid_dl'): learn.results()
-    with pytest.raises(TypeError, match='keep is 3'): learn.results(problem(), keep=3)
+    with pytest.raises(TypeError, match='not callable'): learn.results(problem(), keep=3)
     class Batchwise(nn.Module):
         def forward(self, p, t): return p.mean(0)
     with pytest.raises((ValueError, RuntimeError)): make_learner(loss_fn=Batchwise()).results(problem())
@@ -123,23 +122,24 @@ def test_mistakes():
 # confusion and report
 
 def results(pred, targ, loss_fn=F.cross_entropy, **kwargs):
-    return Results(pred, targ, torch.zeros(len(targ)), {}, Look(**kwargs), None, loss_fn)
+    return Results(pred, targ, torch.zeros(len(targ)), {}, Look(**kwargs), loss_fn)
 
 def check_scores(res, targ, pred, **kwargs):
     theirs = sk.precision_recall_fscore_support(targ, pred, zero_division=0, **kwargs)
-    for k, o in zip(('precision', 'recall', 'f1', 'support'), theirs): assert np.allclose(res.report().scores[k], o)
+    for k, o in zip(('precision', 'recall', 'f1', 'support'), theirs):
+        assert np.allclose(res.report().scores[k].nan_to_num(), o)
 
-@pytest.mark.parametrize('seed, n, c', [(0, 1, 2), (3, 300, 30)])
+@pytest.mark.parametrize('seed, n, c', [(0, 1, 2), (3, 300, 30), (1, 20, 30)])
 def test_scores_are_those_of_scikit_learn(seed, n, c):
-    "Also for classes without a sample, or that are never predicted"
+    "Also for classes without a sample, or that are never predicted; those that never occur do not pull the mean down"
     g = torch.Generator().manual_seed(seed)
     pred, targ = torch.randn(n, c, generator=g), torch.randint(max(c - 1, 1), (n,), generator=g)
     res, ids = results(pred, targ), pred.argmax(1)
     assert np.array_equal(res.confusion().counts, sk.confusion_matrix(targ, ids, labels=range(c)))
     check_scores(res, targ, ids, labels=range(c))
-    means = {o[0]: [float(v) for v in o[1:4]] for o in res.report().lines()[-2:]}
+    means = {o[0]: [float(v) for v in o[1:4]] for o in res.report().rows()[-2:]}
     for name, how in ('mean', 'macro'), ('mean by support', 'weighted'):
-        expected = sk.precision_recall_fscore_support(targ, ids, labels=range(c), average=how, zero_division=0)[:3]
+        expected = sk.precision_recall_fscore_support(targ, ids, average=how, zero_division=0)[:3]
         assert means[name] == pytest.approx(expected, abs=6e-4)
 
 t2 = torch.tensor([0, 1, 1, 0])
@@ -169,11 +169,15 @@ def test_labels_and_regression():
     labels = results(pred, targ, nn.BCEWithLogitsLoss())
     check_scores(labels, targ, pred > 0)
     res = results(pred, targ + pred, F.mse_loss)
-    res.show = lambda n: None
-    for i, row in enumerate(res.report().rows):
-        assert row['r2'] == pytest.approx(sk.r2_score((targ + pred)[:, i], pred[:, i]))
-        assert row['mae'] == pytest.approx(sk.mean_absolute_error((targ + pred)[:, i], pred[:, i]))
-    assert np.isnan(regression_scores(torch.randn(3, 1), torch.ones(3, 1))['r2']).all()
+    scores = res.report().scores
+    for i in range(4):
+        assert scores['r2'][i] == pytest.approx(sk.r2_score((targ + pred)[:, i], pred[:, i]))
+        assert scores['mae'][i] == pytest.approx(sk.mean_absolute_error((targ + pred)[:, i], pred[:, i]))
+    assert results(torch.randn(3, 1), torch.ones(3, 1), F.mse_loss).report().scores['r2'].isnan().all()
+    two = torch.tensor([[0., 1]]).expand(2000, 2)
+    assert {*results(two, two, F.mse_loss).report().points[0].tolist()} == {0, 1}      # of each output
+    counts = torch.arange(6)[:, None]
+    assert results(counts + .5, counts, nn.MSELoss()).task() == 'regression'            # whole numbers, but no classes
     with pytest.raises(ValueError, match='report'): labels.confusion()
 
 def test_the_text_and_the_picture_say_the_same():
@@ -182,6 +186,11 @@ def test_the_text_and_the_picture_say_the_same():
     c = results(pred, targ, None, classes=['cat', '<dog>', 'eel']).confusion()
     assert '5 of 8 right, 62.5%' in repr(c) and '&lt;dog&gt;' in c._repr_html_() and '<dog>' not in c._repr_html_()
     assert '50%' in c._repr_html_()
+    near = results(torch.tensor([0]*299 + [1]), torch.tensor([0]*300), None).confusion()
+    assert '&gt;99%<' in near._repr_html_() and '&lt;1%<' in near._repr_html_() and '100%' not in near._repr_html_()
+    blue = [float(o) for o in re.findall(r'0,114,178,([.0-9]+)', results(
+        torch.tensor([0]*89 + [1]*111), torch.tensor([0]*100 + [1]*100), None).confusion()._repr_html_())]
+    assert blue[1] - blue[0] > .15      # 100 % and 89 %
     many = results(torch.arange(40), torch.arange(40).roll(1), None).confusion()
     assert 'data:image/png' in many._repr_html_() and '0 of 40' in repr(many)
     empty = results(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).confusion()
@@ -193,8 +202,8 @@ def test_confusion_says_what_it_counts():
     for shape, unit in ((), 'samples'), ((7,), 'tokens'), ((4, 6), 'pixels'):
         pred, targ = torch.randn(5, 3, *shape, generator=g), torch.randint(3, (5, *shape), generator=g)
         c = results(pred, targ).confusion()
-        assert c.lines()[0][2] == c.unit == unit and f'>{unit}<' in c._repr_html_()
-        assert (f'of {targ.numel()} {unit} right' in c.title) == (unit != 'samples')
+        assert c.rows()[0][2] == c.unit == unit and f'>{unit}<' in c._repr_html_()
+        assert (f'of {targ.numel()} {unit} right' in c.title()) == (unit != 'samples')
 
 
 # Losses that are not those of batches of one
@@ -267,4 +276,4 @@ def test_what_a_loss_with_weights_takes_are_no_scores():
     assert '✓' not in repr(res.show()) and '✗' not in repr(res.show())
     with pytest.raises(ValueError, match='weights of its own'): res.report()
     scores = learn.results(problem(), keep=lambda pred: pred @ learn.loss_fn.weight.T)
-    assert len(scores.report().rows) == 3 and 'predicted' in repr(scores.show())
+    assert len(scores.report().names) == 3 and 'predicted' in repr(scores.show())

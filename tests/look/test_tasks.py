@@ -26,10 +26,10 @@ def test_a_report_of_masks_has_dice_and_iou(loss_fn, n):
     learn = learner(nn.Conv2d(3, n, 1), x, y, loss_fn)
     report, logits = learn.results().report(), learn.predict((x,))
     pred, targ = logits.argmax(1).bool() if n > 1 else logits[:, 0] > 0, y.reshape(12, 16, 16).bool()
-    both, either, row = (pred & targ).sum().item(), (pred | targ).sum().item(), report.rows[1]
-    assert 'r2' not in repr(report) and 'pixels of 12 pictures' in report.title
-    assert row['iou'] == pytest.approx(both/max(either, 1))
-    assert row['dice'] == pytest.approx(2*both/(pred.sum() + targ.sum()).item())
+    both, either = (pred & targ).sum().item(), (pred | targ).sum().item()
+    assert 'r2' not in repr(report) and 'pixels of 12 pictures' in report.title()
+    assert report.scores['iou'][1] == pytest.approx(both/max(either, 1))
+    assert report.scores['dice'][1] == pytest.approx(2*both/(pred.sum() + targ.sum()).item())
 
 def test_pictures_of_0_and_1_that_a_distance_compares_are_a_regression():
     x = (torch.rand(8, 1, 8, 8) > .5).float()
@@ -139,7 +139,7 @@ def test_logits_of_pictures_are_compared_as_probabilities():
     res = learner(nn.Conv2d(1, 1, 1), x, x, F.binary_cross_entropy_with_logits).results()
     report = res.report()
     assert 'r2' not in report.scores
-    assert report.rows[0]['mae'] == pytest.approx((res.pred.sigmoid() - x).abs().mean().item(), abs=1e-6)
+    assert report.scores['mae'][0] == pytest.approx((res.pred.sigmoid() - x).abs().mean().item(), abs=1e-6)
     assert shades(res.show(1, at=[3])._repr_html_())[1] == pytest.approx(255*res.pred[3].sigmoid().mean().item(), abs=1)
     target = learner(nn.Conv2d(1, 1, 1), x, 4*x, F.mse_loss).show_batch(2)._repr_html_()
     assert len(pictures(target)) == 4 and 'tensor (' not in target

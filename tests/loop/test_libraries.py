@@ -387,7 +387,7 @@ def test_it_is_saved_shown_and_proved(program, tmp_path):
     assert (found := program.again().check_resume()).is_exact and not found.lost, found
     if program.name in REFUSED:
         with pytest.raises(ValueError, match=REFUSED[program.name]): learn.results(dl).report()
-    else: assert len(learn.results(dl).report().rows) > 0
+    else: assert len(learn.results(dl).report().names) > 0
     res = learn.results(dl, loss=lambda pred, targ: pred[:, 0]) if program.name == 'lightly' else learn.results(dl)
     pred = getattr(out := learn.predict(dl), 'logits', out)
     assert program.name == 'gpytorch' or len(pred) == len(res)      # one distribution for each batch

@@ -1,7 +1,5 @@
 """Batches, results and models, drawn and described. These names are for other wings"""
 from .samples import BatchView, Samples, SampleView
-from .results import Results
-from .confusion import Confusion
-from .report import Report
+from .results import Confusion, Report, Results
 from .summary import Summary
 from .doctor import Diagnosis

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from ..base import layers
 from ..loop import Hook, Learner, check_first, trained, unchanged
 from .mistakes import inputs_and_target
-from .predictions import loss_kind
+from .results import loss_kind
 
 # %% ../../nbs/look/06_evidence.ipynb #9e0a7361
 def batch_tensors(batch: Any) -> tuple[list[Tensor], Tensor|None]:
