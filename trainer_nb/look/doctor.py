@@ -47,7 +47,7 @@ def _plain(parts):
 
 def _joined(parts):
     "Join the first part of all batches, on the host; empty where their shapes differ"
-    ts = [next(iter(o.values()), torch.empty(0, 0)) for o in parts]
+    ts = [next(iter(o.values()), torch.empty(0)) for o in parts]
     return torch.cat(ts).cpu() if len({o.shape[1:] for o in ts}) == 1 else torch.empty(0)
 
 class _Data:
