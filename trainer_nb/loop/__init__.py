@@ -11,9 +11,9 @@ from .steps import (
 from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank
 from .history import History
 from .optim import (
-    ParamGroups, check_names, check_shared, found_names, gradients, group_rates, load_optimizer, lr_names, matching,
-    named_parameters, named_parts, owners, parameters, refuse_closures, set_lr, set_option, total_norm, trained,
-    trains_loss, unwrapped
+    ParamGroups, check_names, check_shared, check_untrained, found_names, gradients, group_rates, load_optimizer,
+    lr_names, matching, named_parameters, named_parts, owners, parameters, refuse_closures, set_lr, set_option,
+    total_norm, trained, trains_loss, unwrapped
 )
 from .world import World
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate
