@@ -83,7 +83,7 @@ _ANYWHERE = {       # words of an error → what to do
     r'forward\(\) .*positional argument': _arguments,
 }
 
-# %% ../../nbs/look/10_mistakes.ipynb #19de9bbb
+# %% ../../nbs/look/10_mistakes.ipynb #5591f0c3
 def _ids(o):
     "Explain ids beyond the rows of an embedding"
     sizes = sorted({m.num_embeddings for m in o.learn.model.modules() if isinstance(m, nn.Embedding)})
@@ -111,8 +111,8 @@ _IN_MODEL = {
     'same device|expected device|device type|Input type': _devices,
     r'dtype|scalar type|Input type|not implemented for': _dtype,
     r'[Ee]xpected .*\dD|cannot be multiplied|to have \d+ channels': lambda o: o.p.ndim == o.inputs[0].ndim + 1 and
-        f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples, pass x[None] for one sample, '
-        'or without one for channels, x[:, None]',
+        f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples, pass x[None] for one '
+        'sample, or without one for channels, x[:, None]',
     r'to have \d+ channels': lambda o: o.p.size(1) == o.inputs[0].size(3) and
         f'the inputs have shape {tuple(o.inputs[0].shape)}, with the channels last, and the model takes them from '
         'dim 1: pass x.permute(0, 3, 1, 2)',

@@ -5,12 +5,10 @@
 # %% auto #0
 __all__ = ['Layer', 'Summary', 'summary_of']
 
-# %% ../../nbs/look/05_summary.ipynb #b776148e
+# %% ../../nbs/look/05_summary.ipynb #36c73774
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from ..base import folded, format_bytes, listed, tensors_in
 from ..draw import Shown
@@ -54,7 +52,7 @@ class Layer:
         n, *rest = ('' if o in ('0', '0 B') else o for o in numbers)
         return ['\u2003'*len(outer) + (name or 'model'), self.kind, shape, n, trained, *rest]
 
-# %% ../../nbs/look/05_summary.ipynb #d89cdc7c
+# %% ../../nbs/look/05_summary.ipynb #be77080a
 _ROWS = 60       # of a table; of deeper models, the inner levels are left out
 
 @dataclass(repr=False)
@@ -84,7 +82,8 @@ class Summary(Shown):
     def title(self) -> str:
         "Return the error, and where it arose; '' without one"
         if self.error is None: return ''
-        where = f'{self.failed.name or "the model"} ({self.failed.kind})' if self.failed else 'after the model, the step'
+        where = 'after the model, the step'
+        if self.failed: where = f'{self.failed.name or "the model"} ({self.failed.kind})'
         return f'✗ {where} failed: {type(self.error).__name__}: {str(self.error).strip().partition(chr(10))[0]}'
 
     def rows(self) -> list: return [_HEAD, *(o.cells() for o in self.shown())]
