@@ -15,7 +15,7 @@ from ..draw import Shown
 from ..loop import LambdaHook, Learner
 from .batch import Seen, run_once
 
-# %% ../../nbs/look/05_summary.ipynb #97d33378
+# %% ../../nbs/look/05_summary.ipynb #e720c5ea
 _HEAD = ['layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs']
 
 def _shapes(x):
@@ -24,8 +24,8 @@ def _shapes(x):
     return listed(['nested' if o.is_nested else str(tuple(o.shape)) for o in tensors_in(x)], 4)
 
 def _count(n):
-    "1,234, 12.3 M"
-    return f'{n:,}' if n < 1e6 else f'{n/1e6:,.1f} M'
+    "1,234, 12.35 M"
+    return f'{n:,}' if n < 1e6 else f'{n/1e6:,.2f} M'
 
 @dataclass
 class Layer:
