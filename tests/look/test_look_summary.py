@@ -54,19 +54,19 @@ def test_a_wrong_shape_is_marked_with_all_layers_before_it():
     for s in learn.summary(), learn.summary(depth=1):
         layers = by_name(s)
         assert list(layers) == ['', '0', '0.0', '0.1', '0.1.0', '0.1.1'] and layers['0.1.0'].shape == '(5, 8)'
-        assert [o.name for o in s.layers if o.is_failed] == ['0.1.1'] and isinstance(s.error, RuntimeError)
+        assert s.failed is layers['0.1.1'] and isinstance(s.error, RuntimeError)
         assert '✗ got (5, 8)' in repr(s)
         assert re.search(r'✗ 0\.1\.1 \(Linear\) failed: RuntimeError: (addmm: )?mat1 and mat2', repr(s))
-        assert '✗ got (5, 8)' in s._repr_html_() and '0.1.1' in s.message
+        assert '<b>✗ got (5, 8)</b>' in s._repr_html_() and '0.1.1' in s.title()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 def test_errors_around_the_model():
     "In the loss, in the model's own code, in the data"
     s = make_learner(nn.Linear(4, 3), loss_fn=lambda p, t: F.mse_loss(p, t)).summary()
-    assert 'the step failed' in s.message and not any(o.is_failed for o in s.layers)
+    assert 'the step failed' in s.title() and s.failed is None
     assert by_name(s)[''].shape == '(5, 3)'
     s = make_learner(Block(4), train_dl=[(torch.rand(3, 4), torch.rand(3), torch.rand(3), torch.zeros(3))]).summary()
-    assert by_name(s)[''].is_failed and 'takes from 2 to 3' in s.message
+    assert s.failed is by_name(s)[''] and 'takes from 2 to 3' in s.title()
     with pytest.raises(OSError, match='no such picture'): make_learner(train_dl=DataLoader(Broken())).summary()
 
 def test_a_deep_model_is_cut_and_says_so():

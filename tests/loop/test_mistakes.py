@@ -49,6 +49,8 @@ class Words(nn.Module):
 
 def learner_first(learn, batch): return {'loss': learn.model(batch[0]).sum()}
 
+def batch_as_input(batch, learn): return {'loss': learn.model(batch).sum()}
+
 def model_first(model, batch): return {'loss': model(batch[0]).sum()}
 
 class Picture(nn.Sequential):
@@ -97,6 +99,16 @@ IN_FIT = {
         r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
     'a row for a binary loss': (on(X, R, model=lambda: net(1), loss_fn=nn.BCEWithLogitsLoss()),
         r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
+    'more outputs than targets': (on(X, R, model=lambda: net(2), loss_fn=F.mse_loss),
+        r'\(6, 2\), and the targets \(6,\): give the model as many', r'targets, 1; .* loss_fn=F\.cross_entropy'),
+    'fewer outputs than targets': (on(X, X, model=lambda: net(2), loss_fn=F.mse_loss),
+        r'give the model as many outputs as a sample has targets, 4$'),
+    'a batch of one tensor': (on(X), 'yielded a tuple of 1', r'for an autoencoder \(x, x\)'),
+    'a step that passes its batch on': (dict(loss_fn=None, train_step=batch_as_input),
+        r'if that is the batch, a tuple of 2, unpack it in the step, x, \*others = batch'),
+    'a text as a label': (dict(train_dl=lambda: [(x, 'cat') for x in X]), "targets are texts such as 'cat'"),
+    'texts as targets of numbers': (dict(train_dl=lambda: Rows(lambda i: (X[i], '3')), loss_fn=mae),
+        "targets are texts such as '3'"),
     'whole numbers as inputs': (on(X.long(), Y), 'inputs are int64', r'x\.float\(\)'),
     'tensors on two devices': (dict(model=lambda: Elsewhere(4, 3)), 'device',
         'register_buffer|device=x.device'),
@@ -124,7 +136,7 @@ IN_FIT = {
         "goes to forward by name \\('input', 'file', 'labels'\\)", 'leave out'),
     'negative class ids': (on(X, Y - 1), 'targets are from -1 to 1', r'number the classes from 0\n'),
     'a table of positions that is too short': (on(IDS, IDS, model=lambda: Words(7, 3)),
-        'ids in the inputs are from 0 to 6, .* the largest has 7 rows', r'one of the others \(3\).* positions'),
+        'ids in the inputs are from 0 to 6, and nn.Embedding has 3 or 7 rows', 'for a table of positions'),
     'a step that takes the learner first': (dict(loss_fn=None, train_step=learner_first),
         "no attribute 'model'", r'def step\(batch, learn\)'),
     'a step that takes the model': (dict(loss_fn=None, train_step=model_first),
@@ -199,7 +211,7 @@ def test_mistake(kwargs, code, patterns):
         before = state(learn)
         e = run(code, learn=learn, torch=torch)
     text = '\n'.join([str(e), *getattr(e, '__notes__', [])])
-    for o in patterns: assert re.search(o, text), f'{o!r} is not in: {text}'
+    for o in patterns: assert re.search(o, text, re.M), f'{o!r} is not in: {text}'
     if learn is not None and 'metrics' not in kwargs: assert_same(before, state(learn))     # these see whole batches
     lines = formatter().text(type(e), e, e.__traceback__.tb_next).splitlines()
     assert len(lines) <= 25, '\n'.join(lines)

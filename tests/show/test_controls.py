@@ -8,7 +8,7 @@ from ipywidgets.widgets.widget import _instances as open_widgets
 
 import trainer_nb.show.controls as controls_module
 from common import digest, make_learner, shuffled, told, until
-from trainer_nb.show.controls import Controls, _Above, _hint, pause, scale_lr, unpause
+from trainer_nb.show.controls import Controls, _hint, pause, scale_lr, unpause
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.fit import TrainingInterrupted
@@ -52,13 +52,16 @@ def screen(monkeypatch):
     monkeypatch.setattr(controls_module, 'front_end', lambda: 'html')
     monkeypatch.setattr(controls_module, '_clickable', lambda: screen)
     monkeypatch.setattr('IPython.display.display', screen.display)
-    say = _Above.say
-    monkeypatch.setattr(_Above, 'say', lambda self, text: (screen.said.append(text), say(self, text)))
+    say = Controls._say
+    def heard(self, text, *args, **kwargs):
+        if text not in ('', *screen.said[-1:]): screen.said.append(text)        # the end says it again
+        say(self, text, *args, **kwargs)
+    monkeypatch.setattr(Controls, '_say', heard)
     return screen
 
 def click(*labels):
     def f(learn):
-        for o in labels: learn.get_hook(Controls).above.panel.buttons[o].click()
+        for o in labels: learn.get_hook(Controls).panel.buttons[o].click()
     return f
 
 
@@ -97,9 +100,14 @@ def pause_and_go_on(learn):
     learn.request(pause)
     learn.request(unpause)
 
+def click_and_go_on(learn):
+    click('Pause')(learn)
+    resume = partial(click('Pause'), learn)         # the button reads Resume then
+    meanwhile(lambda: (until(lambda: learn.get_hook(Controls).said.startswith('paused')), resume()))
+
 @pytest.mark.parametrize('n', [1, 4, 10, 15, 34])     # in training, in validation, at the ends of epochs and of the fit
 def test_a_pause_at_any_batch_changes_nothing(n, screen):
-    for hooks in [At(n, pause_and_go_on)], [At(n, click('Pause', 'Pause')), Controls()]:
+    for hooks in [At(n, pause_and_go_on)], [At(n, click_and_go_on), Controls()]:
         learn = start(*hooks)
         learn.fit(**FIT)
         assert digest(learn) == calm()
@@ -163,14 +171,12 @@ def test_scale_lr_keeps_the_ratios_of_tensors():
 
 class Checkpoint(Hook):
     provides = 'checkpoints'
-    def __init__(self, error=None): self.error, self.saved = error, []
-    def save(self, learn):
-        if self.error: raise self.error
-        self.saved.append((learn.position, learn.batch, threading.current_thread()))
+    def __init__(self): self.saved = []
+    def save(self, learn): self.saved.append((learn.position, learn.batch, threading.current_thread()))
 
 def test_checkpoint_button(screen):
     enabled = []
-    def look(learn): enabled.append(not learn.get_hook(Controls).above.panel.buttons['Checkpoint now'].disabled)
+    def look(learn): enabled.append(not learn.get_hook(Controls).panel.buttons['Checkpoint now'].disabled)
     start(Controls(), At(1, look)).fit(1)
     hook = Checkpoint()
     def from_a_thread(learn):
@@ -180,7 +186,9 @@ def test_checkpoint_button(screen):
     learn.fit(1, hooks=[hook])
     where = 'in epoch 0, after 2 of 5 training batches'
     assert enabled == [False, True, False, True] and hook.saved == [(where, None, threading.current_thread())]
-    assert screen.done() == ['checkpoint saved at batch 2']
+    assert screen.done() == ['saves a checkpoint at batch 2']
+    learn.fit(1, hooks=[hook, At(2, click('Checkpoint now', 'Stop after batch'))])      # it comes before the stop
+    assert learn.cancelled == 'stop' and len(hook.saved) == 2
 
 # The panel, and what is left of it
 
@@ -205,11 +213,11 @@ def test_stop_after_epoch_says_when(n, n_epochs, screen):
 def test_nothing_is_left(screen):
     "No widget, no reference to the learner, and a click that comes too late does nothing"
     before, panels = set(open_widgets), []
-    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).above.panel)))
+    learn = start(Controls(), At(1, lambda learn: panels.append(learn.get_hook(Controls).panel)))
     learn.fit(**FIT)
     assert digest(learn) == calm() and set(open_widgets) == before
     assert [VIEW in o for o in screen.shown] == [True, False]
-    assert screen.shown[-1] == {'text/plain': '', 'text/html': '<div></div>'}
+    assert screen.shown[-1]['text/plain'] == '' and screen.shown[-1]['text/html'].endswith('"></div>')
     assert screen.shown[0]['text/plain'] == _hint()
     panels[0].buttons['Stop after batch'].click()
     assert not learn.requests and not screen.said
@@ -233,12 +241,12 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     def fail(*args, **kwargs): raise RuntimeError('no comm')
     monkeypatch.setattr(what, fail)
     def f(learn):
-        if learn.get_hook(Controls).above.panel is not None: click('Pause', 'Pause', 'lr × 2', 'lr ÷ 2')(learn)
-        else: pause_and_go_on(learn)
+        if learn.get_hook(Controls).panel is not None: click('lr × 2', 'lr ÷ 2')(learn)
+        pause_and_go_on(learn)
     learn = start(Controls(), At(3, f))
     with told() as said: learn.fit(**FIT)
     assert digest(learn) == calm()
-    assert said == ['Controls: the panel failed (RuntimeError: no comm); training continues']
+    assert said == ['Controls failed (RuntimeError: no comm); training continues']
     if what == 'ipywidgets.Button': assert not any(VIEW in o for o in screen.shown)
 
 

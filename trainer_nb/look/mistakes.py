@@ -5,194 +5,178 @@
 # %% auto #0
 __all__ = ['inputs_and_target', 'explain']
 
-# %% ../../nbs/look/10_mistakes.ipynb #df61f8db
+# %% ../../nbs/look/10_mistakes.ipynb #0bceb5c2
 import re
-from collections.abc import Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ..loop import Learner, needed_names
+from ..loop import Learner, loss_option, needed_names, unpack
 
-# %% ../../nbs/look/10_mistakes.ipynb #5e9d1f00
+# %% ../../nbs/look/10_mistakes.ipynb #647b13de
 def inputs_and_target(batch: object) -> tuple[list[Tensor], Any]:
     "Return the tensors among the inputs of a batch, and its target; a batch of `predict` has none"
-    if isinstance(batch, Mapping):
-        key = next((o for o in ('labels', 'targ') if o in batch), None)
-        inputs, targ = [v for k, v in batch.items() if k != key], batch.get(key)
-    else:
-        items = batch if isinstance(batch, (tuple, list)) else [batch]
-        inputs, targ = (items[:-1], items[-1]) if len(items) > 1 else (items, None)
-    return [o for o in inputs if isinstance(o, Tensor)], targ
+    try: args, named, targ = unpack(batch, print)       # any function: there is a loss, so there is a target
+    except (KeyError, TypeError): args, named, targ = unpack(batch, None)
+    return [o for o in (*args, *named.values()) if isinstance(o, Tensor)], targ
 
-# %% ../../nbs/look/10_mistakes.ipynb #c78553d8
-def _kind(dtype): return str(dtype).removeprefix('torch.')
-
-def _short(dtype):
-    names = {torch.float32: 'float', torch.float64: 'double', torch.float16: 'half', torch.int64: 'long'}
-    return f'{names[dtype]}()' if dtype in names else f'to({dtype})'
-
-def _about_targets(text, pred, targ):
-    "Explain an error of a loss function"
-    shape, targ_shape = tuple(pred.shape), tuple(targ.shape)
-    are_ids = targ.device.type == 'cpu' and not targ.is_floating_point() and pred.ndim > 1
-    if 'out of bounds' in text and are_ids:
-        more = f', or give the model {int(targ.max()) + 1} outputs' if targ.min() >= 0 else ''
-        n = pred.size(1)
-        return (f'the targets are from {targ.min()} to {targ.max()}, and the model has {n} outputs: '
-                f'expected class ids from 0 to {n - 1}; number the classes from 0{more}')
-    if 'multi-target not supported' in text or 'Expected floating point type for target' in text:
-        how = 'y.squeeze(1)' if targ.size(-1) == 1 else 'y.argmax(1), or y.float() for probabilities'
-        return f'the targets have shape {targ_shape}, and class ids have shape {(len(targ),)}: pass {how}'
-    if 'Expected target size' in text and pred.ndim == 3 and shape[:2] == targ_shape:
-        return (f'the predictions have shape {shape}, and cross_entropy takes the classes from dim 1: '
-                'loss_fn=lambda pred, y: F.cross_entropy(pred.flatten(0, 1), y.flatten())')
-    if 'spatial targets' in text and targ.ndim == pred.ndim and targ.size(1) == 1:
-        return (f'the targets have shape {targ_shape}, and class ids of pixels (n, height, width): '
-                'pass y.squeeze(1)')
-    if 'Subtraction' in text and targ.dtype is torch.bool: return 'the targets are bool: pass y.float()'
-    wants_ids = 'expected scalar type Long' in text or 'expected target dtype' in text
-    if wants_ids or 'nll_loss' in text and 'not implemented' in text:
-        return (f'the targets are {_kind(targ.dtype)}, and class ids are int64: '
-                'pass y.long(); for a regression, loss_fn=F.mse_loss')
-    if 'Found dtype' in text or "can't be cast" in text or 'same dtype' in text:
-        return (f'the targets are {_kind(targ.dtype)}, and the predictions {_kind(pred.dtype)}: '
-                f'pass y.{_short(pred.dtype)}')
-    sizes = 'must be the same as input size', 'Using a target size', 'must match the size'
-    if any(o in text for o in sizes):
-        return (f'the predictions have shape {shape}, and the targets {targ_shape}: '
-                'give both one shape, for example y.reshape(pred.shape)')
-    if 'match target batch_size' in text:
-        return (f'the model returned {len(pred)} predictions for {len(targ)} targets: '
-                'keep the first dimension of the inputs, x.flatten(1) instead of x.reshape')
-
-# %% ../../nbs/look/10_mistakes.ipynb #598071fb
-def _about_inputs(text, inputs, model):
-    "Explain an error of a model"
-    p = next(model.parameters(), None)
-    if p is None: return
-    ids = [o for o in inputs if not o.is_floating_point() and o.numel()]
-    sizes = sorted({m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)})
-    if 'index out of range in self' in text and ids and sizes:
-        low, high = min(o.min() for o in ids), max(o.max() for o in ids)
-        found, rows = f'the ids in the inputs are from {low} to {high}, and', [*map(str, sizes)]
-        if low < 0 or high >= sizes[-1] or len(sizes) == 1: return (
-            f'{found} nn.Embedding has {" or ".join(rows)} rows: num_embeddings is the largest id + 1')
-        return (f'{found} of the tables nn.Embedding the largest has {rows[-1]} rows: is one of the others '
-                f'({", ".join(rows[:-1])}) too small, such as one of positions for longer sequences?')
-    devices = {str(o.device) for o in (*inputs, *model.parameters(), *model.buffers())}
-    is_device = any(o in text for o in ('same device', 'expected device', 'device type'))
-    if is_device or 'Input type' in text and len(devices) > 1: return (
-        f'batch, parameters and buffers are on {", ".join(sorted(devices))}: '
-        'a tensor that the model makes or keeps must be on the device of its inputs; '
-        'keep it with self.register_buffer, or make it with device=x.device')
-    wrong = [o.dtype for o in inputs if o.dtype != p.dtype]
-    if wrong and any(o in text for o in ('dtype', 'type', 'not implemented for')): return (
-        f'the inputs are {_kind(wrong[0])}, and the model is {_kind(p.dtype)}: pass x.{_short(p.dtype)}')
-    if 'shapes cannot be multiplied' in text and inputs: return (
-        f'the inputs have {inputs[0].size(-1)} features in their last dimension: '
-        'check in_features of the layer that fails, and flatten images with nn.Flatten()')
-
-# %% ../../nbs/look/10_mistakes.ipynb #1705d45e
-def _one_sample(o):
-    "Explain a sample without the dimension of samples"
-    dims = {nn.Conv1d: 3, nn.BatchNorm1d: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4, nn.Conv3d: 5}
-    def dim(m): return next((n for kind, n in dims.items() if isinstance(m, kind)), None)
-    wanted = next(filter(None, map(dim, o.learn.model.modules())), None)
-    if o.inputs and o.inputs[0].ndim + 1 == wanted: return (
-        f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples: '
-        'pass x[None] for one sample')
-
-def _channels_last(o):
-    x, n = o.inputs[0], int(re.search(r'to have (\d+) channels', o.text)[1])
-    if x.ndim == 4 and x.size(-1) == n: return (
-        f'the inputs have shape {tuple(x.shape)}, with the channels last, and the model takes them from '
-        'dim 1: pass x.permute(0, 3, 1, 2)')
-
-def _class_weights(o):
-    if not isinstance(o.pred, Tensor): return None
-    loss_fn, n = o.learn.loss_fn, o.pred.size(-1)
-    weight = getattr(loss_fn, 'pos_weight', getattr(loss_fn, 'keywords', {}).get('pos_weight'))
-    if weight is not None and weight.ndim and weight.size(-1) not in (1, n): return (
-        f'pos_weight has shape {tuple(weight.shape)}, and the predictions {tuple(o.pred.shape)}: '
-        f'it needs a weight for each output, ({n},)')
+# %% ../../nbs/look/10_mistakes.ipynb #917bc5cd
+def _cast(t):
+    "Write the method that casts to the dtype of `t`: 'float()', 'long()'"
+    return t.type().rpartition('.')[2].removesuffix('Tensor').lower() + '()'
 
 def _texts(o):
-    if not isinstance(o.targ, (list, tuple)) or not o.targ or not isinstance(o.targ[0], str): return None
-    return (f'the targets are texts such as {o.targ[0]!r}, and class ids are int64: number them in the '
-            'data, names = sorted(set(labels)); y = [names.index(o) for o in labels]')
+    "Explain targets in words"
+    word = o.targ if isinstance(o.targ, str) else o.targ[0]
+    return isinstance(word, str) and (
+        f'the targets are texts such as {word!r}, and class ids are int64: number them in the '
+        'data, names = sorted(set(labels)); y = [names.index(o) for o in labels]')
 
-# %% ../../nbs/look/10_mistakes.ipynb #a90d8935
-_KNOWN = [      # (words of an error, what to do: a text, or a function of what is known)
-    (r'PIL\.|\(\w*Image\w*,', 'the samples are PIL images: turn them into tensors in the dataset, '
-     'transform=torchvision.transforms.ToTensor()'),
-    ('stack expects each tensor to be equal size',
-     'the samples have several sizes: bring images to one in the dataset, torchvision.transforms.'
-     'Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader'),
-    ('device-side assert',
-     'a kernel on the GPU failed, most often because class ids are not from 0 to the number of outputs - 1: '
-     'start a new process and use Learner(..., device="cpu") for a clearer error'),
-    ("argument #1 'indices'", 'nn.Embedding takes ids, which are int64: pass x.long()'),
-    ('Expected more than 1 value per channel',
-     'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
-     'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one'),
-    ('does not require grad', lambda o: None if o.learn.training else
-     'validation and prediction run without gradients; a step that needs them computes under '
-     '`with torch.enable_grad():`'),
-    ('BFloat16', 'NumPy has no bfloat16: pass pred.float() there'),
-    ("argument 'target'|must be Tensor|has no attribute", _texts),
-    (r'to have \d+ channels', _channels_last),
-    ('must match the size', _class_weights),
-    (r'[Ee]xpected .*\dD|cannot be multiplied|to have \d+ channels', _one_sample),
-]
+def _swapped(o):
+    "Explain a step that takes the learner for the batch"
+    of_batch = getattr(o.e, 'obj', None) is o.learn.batch
+    if f"'{type(o.learn).__name__}' object is not" in o.text or of_batch and (
+        hasattr(o.learn, o.e.name) and not hasattr(Tensor, o.e.name)): return (
+        'a step gets the batch first, and then the learner: def step(batch, learn)')
 
-# %% ../../nbs/look/10_mistakes.ipynb #452c555d
-def _about_step(e, learn, text):
-    "Explain an error of the call of a step or of forward"
-    is_forward = 'forward()' in text
-    if isinstance(learn.batch, Mapping) and 'unexpected keyword argument' in text and is_forward:
-        return (f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, learn.batch))}): '
-                'leave out entries that forward does not take, or write a train_step, f(batch, learn)')
-    is_swapped = f"'{type(learn).__name__}' object is not" in text
-    if isinstance(e, AttributeError) and e.obj is learn.batch:
-        is_swapped = is_swapped or hasattr(learn, str(e.name)) and not hasattr(Tensor, str(e.name))
-    if is_swapped and learn.is_own('train_step' if learn.training else 'eval_step'):
-        return 'a step gets the batch first, and then the learner: def step(batch, learn)'
-    if 'positional argument' in text and is_forward:
-        if learn.phase.is_default and learn.loss_fn is None:
-            return ('there is no loss_fn, so the model gets the whole batch, with its target: '
-                    'pass loss_fn=..., or return the loss from the model')
-        names = ', '.join(needed_names(learn.model.forward))
-        if 'missing' in text and not learn.training: return (
-            f'the model takes ({names}): pass all of them, predict({names}), or in a mapping by name')
-        return ('the last entry of a batch is its target, and all others are inputs of the model: '
-                'for other batches, write a train_step, f(batch, learn)')
-    return None
+def _arguments(o):
+    "Explain a forward that was called with other arguments than it takes"
+    names = ', '.join(needed_names(o.learn.model.forward))
+    if not o.learn.phase.is_default: return None
+    if o.learn.loss_fn is None: return (
+        'there is no loss_fn, so the model gets the whole batch, with its target: '
+        'pass loss_fn=..., or return the loss from the model')
+    if 'missing' in o.text and not o.learn.training: return (
+        f'the model takes ({names}): pass all of them, predict({names}), or in a mapping by name')
+    return ('the last entry of a batch is its target, and all others are inputs of the model: '
+            'for other batches, write a train_step, f(batch, learn)')
 
-def _explained(e, learn):
-    "Explain what to do about an error from torch, if it is a known one; None otherwise"
-    text, pred = str(e), learn.pred
-    inputs, targ = inputs_and_target(learn.batch)
-    o = SimpleNamespace(learn=learn, text=text, inputs=inputs, targ=targ, pred=pred)
-    found = (how(o) if callable(how) else how for words, how in _KNOWN if re.search(words, text))
-    if known := next(filter(None, found), None): return known
-    if advice := _about_step(e, learn, text): return advice
-    in_loss = pred is not None and learn.loss is None and learn.loss_fn is not None and learn.phase.is_default
-    if in_loss and not isinstance(pred, Tensor) and isinstance(e, (TypeError, AttributeError)):
-        kind = type(pred).__name__ + (f' of {len(pred)}' if isinstance(pred, (tuple, list)) else '')
-        return (f'the model returned a {kind}, and loss_fn gets it unchanged: return a tensor from the '
-                'model, or write loss_fn=lambda out, y: F.cross_entropy(out[0], y)')
-    if isinstance(pred, Tensor) and isinstance(targ, Tensor) and targ.ndim:
-        return _about_targets(text, pred, targ)
-    return _about_inputs(text, inputs, learn.model) if pred is None else None
+_ANYWHERE = {       # words of an error → what to do
+    r'PIL\.|\(\w*Image\w*,': lambda o:
+        'the samples are PIL images: turn them into tensors in the dataset, '
+        'transform=torchvision.transforms.ToTensor()',
+    'stack expects each tensor to be equal size': lambda o:
+        'the samples have several sizes: bring images to one in the dataset, torchvision.transforms.'
+        'Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader',
+    'device-side assert': lambda o:
+        'a kernel on the GPU failed, most often because class ids are not from 0 to the number of outputs - 1: '
+        'start a new process and use Learner(..., device="cpu") for a clearer error',
+    "argument #1 'indices'": lambda o: 'nn.Embedding takes ids, which are int64: pass x.long()',
+    'Expected more than 1 value per channel': lambda o:
+        'BatchNorm needs two samples or more to train on, and this batch has one: use larger batches; '
+        'drop_last=True of DataLoader or TensorLoader leaves out a last batch of one',
+    'does not require grad': lambda o: not o.learn.training and
+        'validation and prediction run without gradients; a step that needs them computes under '
+        '`with torch.enable_grad():`',
+    'BFloat16': lambda o: 'NumPy has no bfloat16: pass pred.float() there',
+    'the loader yielded': lambda o: 'pass inputs and targets, (x, y), for an autoencoder (x, x)',
+    "(not |')(tuple|list|str)": _texts,
+    'object (is not|has no attribute)': _swapped,
+    'must be Tensor, not (tuple|list)': lambda o: not o.learn.phase.is_default and
+        f'if that is the batch, a {type(o.learn.batch).__name__} of {len(o.learn.batch)}, unpack it in the step, '
+        'x, *others = batch',
+    r'forward\(\) got an unexpected keyword': lambda o: o.learn.phase.is_default and
+        f'a batch that is a mapping goes to forward by name ({", ".join(map(repr, o.learn.batch))}): '
+        'leave out entries that forward does not take, or write a train_step, f(batch, learn)',
+    r'forward\(\) .*positional argument': _arguments,
+}
 
-# %% ../../nbs/look/10_mistakes.ipynb #c5887345
+# %% ../../nbs/look/10_mistakes.ipynb #5591f0c3
+def _ids(o):
+    "Explain ids beyond the rows of an embedding"
+    sizes = sorted({m.num_embeddings for m in o.learn.model.modules() if isinstance(m, nn.Embedding)})
+    ids = [i for x in o.inputs if not x.is_floating_point() for i in x.aminmax()]
+    return sizes and (
+        f'the ids in the inputs are from {min(ids)} to {max(ids)}, and nn.Embedding has {" or ".join(map(str, sizes))} '
+        'rows: num_embeddings is the largest id + 1, for a table of positions the length of the longest sequence')
+
+def _devices(o):
+    "Explain tensors on several devices"
+    model = o.learn.model
+    found = {str(t.device) for t in (*o.inputs, *model.parameters(), *model.buffers())}
+    if 'device' in o.text or len(found) > 1: return (
+        f'batch, parameters and buffers are on {", ".join(sorted(found))}: '
+        'a tensor that the model makes or keeps must be on the device of its inputs; '
+        'keep it with self.register_buffer, or make it with device=x.device')
+
+def _dtype(o):
+    "Explain inputs of another dtype than the parameters"
+    wrong = next(x.dtype for x in o.inputs if x.dtype != o.p.dtype)
+    return f'the inputs are {str(wrong)[6:]}, and the model is {str(o.p.dtype)[6:]}: pass x.{_cast(o.p)}'
+
+_IN_MODEL = {
+    'index out of range in self': _ids,
+    'same device|expected device|device type|Input type': _devices,
+    r'dtype|scalar type|Input type|not implemented for': _dtype,
+    r'[Ee]xpected .*\dD|cannot be multiplied|to have \d+ channels': lambda o: o.p.ndim == o.inputs[0].ndim + 1 and
+        f'the input has shape {tuple(o.inputs[0].shape)}, without a dimension for samples, pass x[None] for one '
+        'sample, or without one for channels, x[:, None]',
+    r'to have \d+ channels': lambda o: o.p.size(1) == o.inputs[0].size(3) and
+        f'the inputs have shape {tuple(o.inputs[0].shape)}, with the channels last, and the model takes them from '
+        'dim 1: pass x.permute(0, 3, 1, 2)',
+    'shapes cannot be multiplied': lambda o:
+        f'the inputs have {o.inputs[0].size(-1)} features in their last dimension: '
+        'check in_features of the layer that fails, and flatten images with nn.Flatten()',
+}
+
+# %% ../../nbs/look/10_mistakes.ipynb #3720fac4
+def _range(o):
+    "Explain class ids that are out of range"
+    low, high, n = o.targ.min(), o.targ.max(), o.pred.size(1)
+    more = f', or give the model {high + 1} outputs' if low >= 0 else ''
+    return (low < 0 or high >= n) and (
+        f'the targets are from {low} to {high}, and the model has {n} outputs: '
+        f'expected class ids from 0 to {n - 1}; number the classes from 0{more}')
+
+def _class_ids(o):
+    "Explain targets that have as many dimensions as the predictions"
+    how = 'y.squeeze(1)' if o.targ.size(1) == 1 else 'y.argmax(1), or y.float() for probabilities'
+    return f'the targets have shape {tuple(o.targ.shape)}, and class ids {(len(o.targ), *o.pred.shape[2:])}: pass {how}'
+
+def _shapes(o):
+    "Explain predictions and targets of different shapes"
+    pred, targ, weight = o.pred, o.targ, loss_option(o.learn.loss_fn, 'pos_weight')
+    if pred.shape == targ.shape: return weight is not None and (
+        f'pos_weight has shape {tuple(weight.shape)}, and the predictions {tuple(pred.shape)}: '
+        f'it needs a weight for each output, ({pred.size(-1)},)')
+    how = f'give the model as many outputs as a sample has targets, {targ[0].numel()}'
+    if targ.ndim < pred.ndim: how += (
+        f'; for class ids, pass loss_fn=F.cross_entropy, or F.one_hot(y, {pred.size(-1)}).float() as targets')
+    if pred.numel() == targ.numel(): how = 'give both one shape, for example y.reshape(pred.shape)'
+    return f'the predictions have shape {tuple(pred.shape)}, and the targets {tuple(targ.shape)}: {how}'
+
+_IN_LOSS = {
+    'must be Tensor|has no attribute|unsupported operand': lambda o:
+        o.learn.loss is None and not isinstance(o.pred, Tensor) and
+        f'the model returned a {type(o.pred).__name__} of {len(o.pred)}, and loss_fn gets it unchanged: return a '
+        'tensor from the model, or write loss_fn=lambda out, y: F.cross_entropy(out[0], y)',
+    'out of bounds': _range,
+    'multi-target not supported|Expected floating point type for target|spatial targets': _class_ids,
+    'Expected target size': lambda o: o.pred.shape[:2] == o.targ.shape and
+        f'the predictions have shape {tuple(o.pred.shape)}, and cross_entropy takes the classes from dim 1: '
+        'loss_fn=lambda pred, y: F.cross_entropy(pred.flatten(0, 1), y.flatten())',
+    'scalar type Long|expected target dtype|nll_loss.*not implemented': lambda o:
+        f'the targets are {str(o.targ.dtype)[6:]}, and class ids are int64: '
+        'pass y.long(); for a regression, loss_fn=F.mse_loss',
+    "Subtraction|Found dtype|can't be cast|same dtype": lambda o: o.targ.dtype != o.pred.dtype and
+        f'the targets are {str(o.targ.dtype)[6:]}, and the predictions {str(o.pred.dtype)[6:]}: '
+        f'pass y.{_cast(o.pred)}',
+    'must be the same as input size|Using a target size|must match the size': _shapes,
+    'match target batch_size': lambda o:
+        f'the model returned {len(o.pred)} predictions for {len(o.targ)} targets: '
+        'keep the first dimension of the inputs, x.flatten(1) instead of x.reshape',
+}
+
+# %% ../../nbs/look/10_mistakes.ipynb #e1a622f5
 def explain(e: BaseException, learn: Learner) -> None:
     "Add a note to an exception on what to do, if it is a known mistake"
-    if not isinstance(e, (RuntimeError, ValueError, TypeError, IndexError, AttributeError)): return
     if any(o.startswith('raised in hook ') for o in getattr(e, '__notes__', ())): return
-    try: text = _explained(e, learn)
-    except Exception: return        # the error itself matters more
-    if text: e.add_note(text)
+    inputs, targ = inputs_and_target(learn.batch)
+    o = SimpleNamespace(e=e, text=str(e), learn=learn, inputs=inputs, targ=targ, pred=learn.pred,
+                        p=next(learn.model.parameters(), None))
+    for words, advice in (_ANYWHERE | (_IN_MODEL if o.pred is None else _IN_LOSS)).items():
+        if not re.search(words, o.text): continue
+        with suppress(Exception):       # the error itself matters more
+            if note := advice(o): return e.add_note(note)

@@ -5,19 +5,28 @@
 # %% auto #0
 __all__ = ['Layer', 'Summary', 'summary_of']
 
-# %% ../../nbs/look/05_summary.ipynb #0e5fc067
+# %% ../../nbs/look/05_summary.ipynb #36c73774
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from html import escape
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from torch import Tensor
-
-from ..base import folded, format_bytes, listed, printable, tensors_in
-from ..draw import ALARM
-from ..loop import LambdaHook, Learner, as_count
+from ..base import folded, format_bytes, listed, tensors_in
+from ..draw import Shown
+from ..loop import LambdaHook, Learner
 from .samples import Seen, run_once
 
-# %% ../../nbs/look/05_summary.ipynb #be13a03f
+# %% ../../nbs/look/05_summary.ipynb #e720c5ea
+_HEAD = ['layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs']
+
+def _shapes(x):
+    "List the shapes of the tensors in `x`, in any nesting; of many the first"
+    if isinstance(x, Mapping): return listed([f'{k} {_shapes(v)}' for k, v in x.items() if v is not None], 4)
+    return listed(['nested' if o.is_nested else str(tuple(o.shape)) for o in tensors_in(x)], 4)
+
+def _count(n):
+    "1,234, 12.35 M"
+    return f'{n:,}' if n < 1e6 else f'{n/1e6:,.2f} M'
+
 @dataclass
 class Layer:
     "What is known about a module"
@@ -26,208 +35,121 @@ class Layer:
     n_params: int               # parameters, each once, with those of its parts
     n_trained: int              # of them, those that require gradients
     memory: int                 # bytes of parameters and buffers
+    is_leaf: bool               # it has no parts
     n_calls: int = 0            # in the forward pass
     shape_in: str = ''          # of the last call
-    shape: str = ''             # what it returned
+    shape: str = ''             # of what that returned; '' if it did not
     out_bytes: int = 0          # of what it returned, over all calls
     flops: int = 0              # in matrix products, convolutions and attention, with those of its parts
-    is_leaf: bool = True        # it has no parts
-    is_failed: bool = False     # it raised the error
 
-    @property
-    def depth(self) -> int: return self.name.count('.') + bool(self.name)
+    def cells(self) -> list[str]:
+        "Return its row of the table"
+        *outer, name = self.name.split('.')
+        shape = self.shape + (f' × {self.n_calls}' if self.n_calls > 1 else '')
+        if self.n_calls and not self.shape: shape = f'✗ got {self.shape_in}'
+        trained = {0: 'frozen', self.n_params: 'yes'}.get(self.n_trained, 'partly') if self.n_params else ''
+        numbers = f'{self.n_params:,}', format_bytes(self.memory), format_bytes(self.out_bytes), _count(self.flops)
+        n, *rest = ('' if o in ('0', '0 B') else o for o in numbers)
+        return ['\u2003'*len(outer) + (name or 'model'), self.kind, shape, n, trained, *rest]
 
-def _shapes(x, most=4):
-    "List the shapes of tensors, in any nesting; of many entries the first"
-    if isinstance(x, Tensor): return 'nested' if x.is_nested else str(tuple(x.shape))
-    if isinstance(x, Mapping): parts = [f'{k} {_shapes(v)}' for k, v in x.items() if v is not None]
-    elif isinstance(x, (tuple, list)): parts = [_shapes(o) for o in x if o is not None]
-    else: return type(x).__name__
-    return ', '.join(parts[:most]) + (f', {len(parts) - most} more' if len(parts) > most else '')
-
-# %% ../../nbs/look/05_summary.ipynb #fea14ee8
-class _Tracer:
-    "Notes what the modules of a model get and return"
-    def __init__(self, learn, flops):
-        self.flops, self.handles, self.batch = flops, [], _shapes(learn.batch)
-        self.open, self.ran = [], []    # (layer, FLOPs before) of calls that have not returned; layers
-        self.layers = {m: self._layer(name, m) for name, m in learn.model.named_modules()}
-        for m in self.layers:
-            self.handles += [m.register_forward_pre_hook(self._enter, with_kwargs=True),
-                             m.register_forward_hook(self._leave, with_kwargs=True)]
-
-    def _layer(self, name, m):
-        params = list(m.parameters())
-        n, n_trained = sum(p.numel() for p in params), sum(p.numel() for p in params if p.requires_grad)
-        memory = sum(o.nbytes for o in (*params, *m.buffers()))
-        return Layer(name, type(m).__name__, n, n_trained, memory, is_leaf=not [*m.children()])
-
-    def _enter(self, m, args, kwargs):
-        layer = self.layers[m]
-        layer.n_calls += 1
-        layer.shape_in = _shapes((*args, *kwargs.values()))
-        if layer not in self.ran: self.ran.append(layer)
-        self.open.append((layer, self.flops.get_total_flops()))
-
-    def _leave(self, m, args, kwargs, out):
-        layer, before = self.open.pop()
-        layer.shape = _shapes(out)
-        layer.out_bytes += sum(o.nbytes for o in tensors_in(out) if not o.is_nested)
-        is_inner = any(o is layer for o, _ in self.open)    # it calls itself: the outer call counts it
-        if not is_inner: layer.flops += self.flops.get_total_flops() - before
-
-    def close(self):
-        for o in self.handles: o.remove()
-
-# %% ../../nbs/look/05_summary.ipynb #982ac23f
-_HEAD = 'layer', 'class', 'output', 'parameters', 'trained', 'memory', 'output memory', 'FLOPs'
-
-def _count(n):
-    "1,234, 12.3 M"
-    for size, unit in (1e12, ' T'), (1e9, ' G'), (1e6, ' M'):
-        if n >= size: return f'{n/size:.3g}{unit}'
-    return f'{n:,}'
-
-def _cells(o):
-    "Write a `Layer` as a row of the table"
-    name = '\u2003'*max(o.depth - 1, 0) + (o.name.rpartition('.')[2] or 'model')
-    shape = o.shape + (f' × {o.n_calls}' if o.n_calls > 1 else '')
-    if o.is_failed: shape = f'✗ got {o.shape_in}'
-    trained = '' if not o.n_params else {o.n_params: 'yes', 0: 'frozen'}.get(o.n_trained, 'partly')
-    def known(f, n): return f(n) if n else ''
-    memory, out = (known(format_bytes, n) for n in (o.memory, o.out_bytes))
-    n_params, flops = known('{:,}'.format, o.n_params), known(_count, o.flops)
-    return [name, o.kind, shape, n_params, trained, memory, out, flops]
-
-# %% ../../nbs/look/05_summary.ipynb #26900427
+# %% ../../nbs/look/05_summary.ipynb #be77080a
 _ROWS = 60       # of a table; of deeper models, the inner levels are left out
 
-def _chosen(layers, depth):
-    "Choose the layers to show: all, or the outer levels and those beside the failing one"
-    depths, failed = [o.depth for o in layers], next((o for o in layers if o.is_failed), None)
-    fit = [d for d in range(max(depths), 0, -1) if sum(o <= d for o in depths) <= _ROWS]
-    depth = depth or (fit or [1])[0]
-    def is_near(o):
-        return failed is not None and f'{failed.name}.'.startswith(o.name.rpartition('.')[0] + '.')
-    return [o for o in layers if o.depth <= depth or is_near(o)]
-
-def _lines(shown):
-    "Write layers as a table"
-    columns = dict(zip(_HEAD, zip(*map(_cells, shown))))
-    return [list(row) for row in zip(*([name, *cells] for name, cells in columns.items()))]
-
-def _text(lines):
-    "Align names on the left, numbers on the right"
-    lines = [[printable(c) for c in row] for row in lines]
-    widths = [max(map(len, o)) for o in zip(*lines)]
-    sides = [str.ljust]*3 + [str.rjust]*(len(widths) - 3)
-    return ['  '.join(f(c, w) for f, c, w in zip(sides, row, widths)).rstrip() for row in lines]
-
-# %% ../../nbs/look/05_summary.ipynb #d494fcc2
 @dataclass(repr=False)
-class Summary:
+class Summary(Shown):
     "Layers of a model; a table in a notebook, text elsewhere"
-    layers: list                # `Layer`s, the model first, then in the order in which they ran
+    layers: list[Layer]         # the model first, then in the order in which they ran
+    depth: int|None = None      # levels to show; None: as many as fit
     batch: str = ''             # shapes of the batch
     error: Exception|None = None    # raised by the forward pass
-    depth: int|None = None      # levels to show; None: as many as fit
-    idle: list = field(default_factory=list)    # names of modules with parameters that did not run
+    failed: Layer|None = None       # the layer in which that happened
+    idle: list|None = None          # names of modules with parameters that did not run
+    left = 3
 
     @property
-    def root(self) -> Layer: return self.layers[0]
+    def n_params(self) -> int: return self.layers[0].n_params
     @property
-    def n_params(self) -> int: return self.root.n_params
+    def n_trained(self) -> int: return self.layers[0].n_trained
     @property
-    def n_trained(self) -> int: return self.root.n_trained
-    @property
-    def flops(self) -> int: return self.root.flops
+    def flops(self) -> int: return self.layers[0].flops
 
     def shown(self) -> list[Layer]:
-        "Return the layers to show: all, or the outer levels and those beside the failing one"
-        return _chosen(self.layers, self.depth)
+        "Return the layers to show: all, or the outer levels and those that did not return"
+        depths = [*sorted(o.name.count('.') for o in self.layers), len(self.layers)]    # the last is above all
+        depth = self.depth or max(depths[:_ROWS + 1][-1], 1)
+        return [o for o in self.layers if o.name.count('.') < depth or o.n_calls and not o.shape]
 
-    def lines(self) -> list[list[str]]:  # header first
-        "Return the table as text"
-        return _lines(self.shown())
+    def title(self) -> str:
+        "Return the error, and where it arose; '' without one"
+        if self.error is None: return ''
+        where = 'after the model, the step'
+        if self.failed: where = f'{self.failed.name or "the model"} ({self.failed.kind})'
+        return f'✗ {where} failed: {type(self.error).__name__}: {str(self.error).strip().partition(chr(10))[0]}'
+
+    def rows(self) -> list: return [_HEAD, *(o.cells() for o in self.shown())]
 
     def notes(self) -> list[str]:
         "Return the lines below the table: totals, and what is not shown"
-        return _notes(self)
+        rest = len(self.layers) - len(self.shown())
+        out_bytes = sum(o.out_bytes for o in self.layers if o.is_leaf)
+        uncounted = [f'{o.name} ({o.kind})' for o in self.layers
+                     if o.kind in ('RNN', 'LSTM', 'GRU') and o.n_calls and not o.flops]
+        return [*filter(None, [
+            self.batch and f'batch: {self.batch}',
+            f'{self.n_params:,} parameters, {self.n_trained:,} of them trained; parameters and buffers '
+            f'{format_bytes(self.layers[0].memory)}, outputs of the innermost layers {format_bytes(out_bytes)}',
+            self.flops and f'{_count(self.flops)} FLOPs in matrix products, convolutions and attention of one forward',
+            uncounted and f'not in the FLOPs, which torch does not count here: {", ".join(uncounted)}',
+            self.idle and f'did not run: {listed(self.idle, 10)}',
+            rest and f'{rest} inner layers are not shown: learn.summary(depth=...)'])]
 
-    @property
-    def message(self) -> str:  # '' without an error
-        "The error, and where it arose"
-        return '' if self.error is None else _message(self.error, self.layers)
-
-    def __repr__(self):
-        return '\n'.join([*_text(self.lines()), *self.notes(), *filter(None, [self.message])])
-    def _repr_html_(self): return _html(self)
-
-# %% ../../nbs/look/05_summary.ipynb #46aebf45
-def _notes(s):
-    "List the lines below the table"
-    o, rest = s.root, len(s.layers) - len(s.shown())
-    inner = sum(o.out_bytes for o in s.layers if o.is_leaf)
-    res = [f'batch: {s.batch}'] if s.batch else []
-    res.append(f'{o.n_params:,} parameters, {o.n_trained:,} of them trained; parameters and buffers '
-               f'{format_bytes(o.memory)}, outputs of the innermost layers {format_bytes(inner)}')
-    if o.flops:
-        res.append(f'{_count(o.flops)} FLOPs in matrix products, convolutions and attention of one forward')
-    unknown = [f'{o.name} ({o.kind})' for o in s.layers
-               if o.kind in ('RNN', 'LSTM', 'GRU') and o.is_leaf and o.n_calls and not o.flops]
-    if unknown: res.append(f'not in the FLOPs, which torch does not count here: {", ".join(unknown)}')
-    if s.idle: res.append(f'did not run: {listed(s.idle, 10)}')
-    if rest: res.append(f'{rest} inner layers are not shown: learn.summary(depth=...)')
-    return res
-
-def _message(error, layers):
-    "Write which layer raised an error; without one, the rest of the step did"
-    found = [f'{o.name or "the model"} ({o.kind}) failed' for o in layers if o.is_failed]
-    where = [*found, 'after the model, the step failed'][0]
-    first = [*str(error).strip().splitlines(), ''][0]
-    return f'✗ {where}: {type(error).__name__}: {first}'
-
-def _html(s):
-    "Write the table, names on the left and numbers on the right, and what is below it"
-    base = 'padding:2px 8px;line-height:20px;white-space:nowrap;text-align:'
-    def row(tag, cells, style=''):
-        def cell(c, side): return f'<{tag} style="{base}{side}">{escape(c)}</{tag}>'
-        return f'<tr style="{style}">{"".join(map(cell, cells, ["left"]*3 + ["right"]*len(cells)))}</tr>'
-    head, *rows = s.lines()
-    failed = f'font-weight:bold;border-bottom:2px solid {ALARM}'
-    body = ''.join(row('td', cells, failed if o.is_failed else '') for o, cells in zip(s.shown(), rows))
-    below = [f'<div>{escape(o)}</div>' for o in s.notes()]
-    mark = f'border-left:3px solid {ALARM};padding-left:6px'
-    if s.message: below.append(f'<div style="{mark}"><b>{escape(s.message)}</b></div>')
-    return ('<div style="overflow-x:auto"><table style="margin:0;border-collapse:collapse">'
-            f'<thead>{row("th", head)}</thead><tbody>{body}</tbody></table></div>{"".join(below)}')
-
-# %% ../../nbs/look/05_summary.ipynb #9d1f781c
+# %% ../../nbs/look/05_summary.ipynb #4351493b
 def summary_of(learn: Learner,
     depth: int|None = None,     # levels of the model to show; default: as many as fit into a table
 ) -> Summary:
     "List layers with shapes, parameters, memory, FLOPs of one batch; the learner does not change"
-    with folded():
+    with folded(), ExitStack() as stack:
         from torch.utils.flop_counter import FlopCounterMode
-        if depth is not None: as_count('depth', depth)
-        found, error = [], None
-        def begin(learn): found.append(_Tracer(learn, flops))
-        def end(learn): raise Seen
-        hook = LambdaHook(before_step=begin, after_loss=end, after_step=end, ord=float('inf'))
-        with FlopCounterMode(display=False) as flops:
-            has_data = learn.train_dl is not None or learn.valid_dl is not None
-            try: run_once(learn, hook) if has_data else begin(learn)
-            except Exception as e:
-                if not found: raise       # the data failed, not the model
-                error = e.with_traceback(None)
-            finally:
-                for o in found: o.close()
-        if not has_data: return Summary([*found[0].layers.values()], depth=depth)
-        return _summary_of(found[0], error, depth)
+        flops = stack.enter_context(FlopCounterMode(display=False))
+        res = Summary([], depth)
+        known, ran, running = {}, {}, []        # module → layer, twice; (layer, FLOPs before) of calls
 
-def _summary_of(tracer, error, depth):
-    if error is not None and tracer.open: tracer.open[-1][0].is_failed = True
-    root = next(o for o in tracer.layers.values() if not o.name)
-    layers = [root, *(o for o in tracer.ran if o is not root)]
-    idle = [o.name for o in tracer.layers.values() if not o.n_calls and o.is_leaf and o.n_params]
-    return Summary(layers, tracer.batch, error, depth, [] if error is not None else idle)
+        def enter(m, args, kwargs):
+            ran[m] = layer = known[m]
+            layer.n_calls += 1
+            layer.shape = ''
+            layer.shape_in = _shapes((*args, *kwargs.values()))
+            running.append((layer, flops.get_total_flops()))
+
+        def leave(m, args, kwargs, out):
+            layer, before = running.pop()
+            layer.shape = _shapes(out) or 'no tensor'
+            layer.out_bytes += sum(o.nbytes for o in tensors_in(out) if not o.is_nested)
+            # of a module that calls itself, the outer call counts all
+            if all(o is not layer for o, _ in running): layer.flops += flops.get_total_flops() - before
+
+        def begin(learn):
+            res.batch = _shapes(learn.batch)
+            for name, m in learn.model.named_modules():
+                params = [*m.parameters()]
+                n_trained = sum(p.numel() for p in params if p.requires_grad)
+                memory = sum(o.nbytes for o in (*params, *m.buffers()))
+                known[m] = Layer(name, type(m).__name__, sum(p.numel() for p in params), n_trained, memory,
+                                 not [*m.children()])
+                stack.enter_context(m.register_forward_pre_hook(enter, with_kwargs=True))
+                stack.enter_context(m.register_forward_hook(leave, with_kwargs=True))
+            ran[learn.model] = known[learn.model]
+
+        def end(learn): raise Seen
+        has_no_data = learn.train_dl is learn.valid_dl is None
+        hook = LambdaHook(before_step=begin, after_loss=end, after_step=end, ord=float('inf'))
+        try: begin(learn) if has_no_data else run_once(learn, hook)
+        except Exception as e:
+            if not known: raise       # the data failed, not the model
+            res.error = e.with_traceback(None)
+        res.layers = [*(known if has_no_data else ran).values()]
+        if running:
+            res.failed = running[-1][0]
+            res.bold = res.shown().index(res.failed)
+        elif not has_no_data: res.idle = [o.name for o in known.values() if o.is_leaf and o.n_params and not o.n_calls]
+        return res

@@ -5,8 +5,8 @@ from .hooks import (
 )
 from .hook_table import HookTable, as_markdown
 from .steps import (
-    as_step, ignored_id, is_sum, kept, loss_weight, maker_of, needed_names, stack_scalars,
-    unpack
+    as_step, ignored_id, is_sum, kept, loss_option, loss_weight, maker_of, needed_names,
+    stack_scalars, unpack
 )
 from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank
 from .history import History

@@ -212,12 +212,13 @@ class _Clicks:
         self.asked, self.lock = [], threading.Lock()
 
     def make(self, kernel):
-        self.row = ButtonRow({k: (tip, True) for k, (tip, *_) in _BUTTONS.items()}, self.click, kernel)
+        self.row = ButtonRow(_BUTTONS, self.click, kernel)
         return self.row
 
-    def click(self, label):
+    def click(self, reads):     # what the button reads
+        label = 'Pause' if reads == 'Resume' else reads
         button, (_, what, arg) = self.row.buttons[label], _BUTTONS[label]
-        if label == 'Pause' and button.description == 'Resume': what = 'unpause'
+        if reads == 'Resume': what = 'unpause'
         try: request = Request(self.folder, ask(self.folder, what, arg), what)
         except (OSError, ValueError) as e: return self.row.say(f'could not ask the run: {e}')
         with self.lock:

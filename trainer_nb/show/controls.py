@@ -5,33 +5,32 @@
 # %% auto #0
 __all__ = ['unpause', 'pause', 'scale_lr', 'ButtonRow', 'Controls']
 
-# %% ../../nbs/show/03_controls.ipynb #bdf88ef5
+# %% ../../nbs/show/03_controls.ipynb #4be23991
 import threading, warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import cache, partial
 from html import escape
 from time import perf_counter, sleep
-from typing import Any
 
 from ..base import format_time
 from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
-from ..loop import Learner, MainProcessHook, as_rate, set_option
+from ..loop import Learner, MainProcessHook, set_option
 from .output import front_end
 
-# %% ../../nbs/show/03_controls.ipynb #c66a1bb2
+# %% ../../nbs/show/03_controls.ipynb #be364420
 def unpause(learn: Learner) -> None:
     "End a `pause`; pass it to `learn.request`"
 
 def pause(learn: Learner) -> None:
     "Wait between two batches until `unpause`, a stop or an interrupt; execute other requests"
     requests = learn.fitting.asked      # of this rank
-    is_over, start = False, perf_counter()
+    start = perf_counter()
     _show_pause(learn, True)
     try:
-        while not is_over:
+        while True:
             if not requests: sleep(.02)
-            elif requests[0] is unpause or not callable(requests[0]): is_over = True
+            elif requests[0] is unpause or not callable(requests[0]): break
             else: requests.popleft()(learn)
     finally:
         skipped_s = perf_counter() - start
@@ -39,24 +38,22 @@ def pause(learn: Learner) -> None:
         learn.fitting.opened += skipped_s       # no part of the epoch's time
         _show_pause(learn, False, skipped_s)
 
-def _show_pause(learn, is_paused, skipped_s=0.):
-    display, controls = learn.provider('display'), learn.provider('controls')
-    if controls is not None: controls.show_pause(learn, is_paused)
-    if display is not None: display.pause(learn, is_paused, skipped_s)
+def _show_pause(learn, *state):     # is it paused; at the end, seconds
+    for hook in map(learn.provider, ('controls', 'display')):
+        if hook is not None: hook.pause(learn, *state)
 
-# %% ../../nbs/show/03_controls.ipynb #320d76b3
+# %% ../../nbs/show/03_controls.ipynb #0954a827
 def scale_lr(factor: float, learn: Learner) -> str:
     "Multiply every learning rate by `factor` > 0; return the largest of each optimizer, in words"
-    as_rate('factor', factor)
-    for opt in learn.opts.values():
+    tops = []
+    for name, opt in learn.opts.items():
         for g in opt.param_groups: set_option(g, 'lr', g['lr']*factor)
-    lrs = {k: max(float(g['lr']) for g in opt.param_groups) for k, opt in learn.opts.items()}
-    by = f'× {factor:.3g}' if factor >= 1 else f'÷ {1/factor:.3g}'
-    words = f'lr {by} → ' + ', '.join(f'{name} {lr:.3g}'.strip() for name, lr in lrs.items())
+        tops.append(f'{name} {max(float(g["lr"]) for g in opt.param_groups):.3g}'.strip())
+    words = f'lr {f"× {factor:.3g}" if factor >= 1 else f"÷ {1/factor:.3g}"} → {", ".join(tops)}'
     learn.history.flag(words)
     return words
 
-# %% ../../nbs/show/03_controls.ipynb #80eb2987
+# %% ../../nbs/show/03_controls.ipynb #15a46dfb
 @cache
 def _own_subshell(manager):
     return manager._create_subshell() if hasattr(manager, '_create_subshell') else None
@@ -64,174 +61,128 @@ def _own_subshell(manager):
 def _hear_clicks(comm, kernel):     # a widget's connection to the front end; ipykernel's kernel
     "Deliver messages of a widget while a cell runs"
     if hasattr(comm, '_reply_subshell_for'):
-        manager = kernel.shell_channel_thread.manager
-        comm._reply_subshell_for = lambda data, asked: asked or _own_subshell(manager)
+        comm._reply_subshell_for = lambda data, asked: asked or _own_subshell(kernel.shell_channel_thread.manager)
 
-# %% ../../nbs/show/03_controls.ipynb #a5be8182
+# %% ../../nbs/show/03_controls.ipynb #219331ae
 def _clickable():
     "Return the kernel if it has subshells, ipywidgets and a person to click; else None"
     kernel = attended_kernel()
-    return kernel if getattr(kernel, 'shell_channel_thread', None) is not None else None
+    return getattr(kernel, 'shell_channel_thread', None) and kernel
 
-# %% ../../nbs/show/03_controls.ipynb #731c64ea
+# %% ../../nbs/show/03_controls.ipynb #5399abae
 def _hint():
     "Say how to end a fit without buttons"
     if threading.current_thread() is threading.main_thread():
         return 'Interrupt (■ or Ctrl-C): stop after this batch; twice: at once'
     return 'learn.stop(): stop after this batch'
 
-# %% ../../nbs/show/03_controls.ipynb #3faed313
+# %% ../../nbs/show/03_controls.ipynb #979ee8e4
 class ButtonRow:
     "Buttons in a row, and a line of text"
-    def __init__(self, buttons: dict, clicked: Callable, kernel: Any, text: str = ''):
-        "`buttons`: label → (tooltip, is enabled); `clicked(label)` is called in a thread of the kernel"
+    def __init__(self, buttons: dict, clicked: Callable, kernel: object, text: str = ''):
+        "`buttons`: label → (tooltip, ...); `clicked` is called with what a button reads, in a thread of the kernel"
         import ipywidgets as W
-        self.buttons, auto = {}, dict(width='auto')
-        for label, (tip, enabled) in buttons.items():
-            b = W.Button(description=label, tooltip=tip, disabled=not enabled, layout=W.Layout(**auto))
-            self.buttons[label] = b
-            b.on_click(lambda b, label=label: clicked(label))
+        self.buttons = {}
+        for label, (tip, *_) in buttons.items():
+            b = self.buttons[label] = W.Button(
+                description=label, tooltip=tip,
+                layout={'width': '6.5em' if label == 'Pause' else 'auto'})      # 'Resume' is longer
+            b.on_click(lambda b: clicked(b.description))
             _hear_clicks(b.comm, kernel)
-        self.buttons['Pause'].layout.width = '6.5em'        # 'Resume' is longer
-        layout = W.Layout(display='block', flex='1 1 16em', min_width='0', margin='2px 8px')
-        self.line = W.HTML(layout=layout)
+        self.line = W.HTML(layout={'display': 'block', 'flex': '1 1 16em', 'min_width': '0'})
         self.say(text)
-        layout = W.Layout(flex_flow='row wrap', align_items='center')
-        self.box = W.HBox([*self.buttons.values(), self.line], layout=layout)
+        self.box = W.HBox([*self.buttons.values(), self.line],
+                          layout={'flex_flow': 'row wrap', 'align_items': 'center'})
 
     def say(self, text: str) -> None:
         "Change the line of text; a tooltip shows all of a text that is too long"
-        text = escape(text)
-        style = 'overflow:hidden;text-overflow:ellipsis;white-space:nowrap'
+        style, text = 'margin:0 6px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap', escape(text)
         self.line.value = f'<div style="{style}" title="{text}">{text}</div>'
 
     def close(self) -> None:
         "Remove all widgets from the kernel"
-        close_widgets(self.box, self.line, *self.buttons.values())
+        close_widgets(self.box, *self.box.children)
 
-def _bundle(text='', panel=None):
-    "Make a bundle for `display`: a line of text, and a panel for front ends that can show it"
-    html = f'<div style="font-size:90%;opacity:.8">{escape(text)}</div>' if text else '<div></div>'
-    bundle = {'text/plain': text, 'text/html': html}
-    return bundle if panel is None else {**widget_view(panel.box), **bundle}
+def _bundle(text):
+    return {'text/plain': text, 'text/html': f'<div style="font-size:90%;opacity:.8">{escape(text)}</div>'}
 
-# %% ../../nbs/show/03_controls.ipynb #shwn0002
-class _Above:
-    "What stands above the plot of a fit: a row of buttons, or a line of text"
-    panel: Any = None       # `ButtonRow`; None without buttons
-    handle: Any = None      # of the output
-    warned = False
-
-    @contextmanager
-    def _careful(self):
-        try: yield
-        except Exception as e:
-            text = f'Controls: the panel failed ({type(e).__name__}: {e}); training continues'
-            if not self.warned: warnings.warn(text, stacklevel=4)
-            self.warned = True
-
-    def open(self, make_panel, text):
-        with self._careful(): self.panel = make_panel()
-        with self._careful(): self.handle = show_bundle(_bundle(text, panel=self.panel))
-
-    def say(self, text):
-        with self._careful():
-            if self.panel is not None: self.panel.say(text)
-            elif self.handle is not None: self.handle.update(_bundle(text), raw=True)
-
-    def change(self, label, name, value):
-        "Change the `description` of a button, or whether it is `disabled`"
-        with self._careful():
-            if self.panel is not None: setattr(self.panel.buttons[label], name, value)
-
-    def close(self, text):
-        panel, handle = self.panel, self.handle
-        self.panel = self.handle = None
-        with self._careful():
-            if handle is not None: handle.update(_bundle(text), raw=True)
-        with self._careful():
-            if panel is not None: panel.close()
-
-# %% ../../nbs/show/03_controls.ipynb #b5328a9f
-def _save(learn):
-    if learn.world.size > 1:
-        learn.request(learn.provider('checkpoints').save)
-        return 'checkpoint asked for'
-    try: learn.provider('checkpoints').save(learn)
+# %% ../../nbs/show/03_controls.ipynb #6b57b1de
+@contextmanager
+def _careful():
+    "Turn an error into a warning"
+    try: yield
     except Exception as e:
-        warnings.warn(f'Controls: no checkpoint was saved ({type(e).__name__}: {e})', stacklevel=2)
-        return f'checkpoint failed: {e}'
-    return 'checkpoint saved'
+        warnings.warn(f'Controls failed ({type(e).__name__}: {e}); training continues')
 
-def _actions(factor):
-    "dict: label → (tooltip, request)"
-    return {
-        'Pause': ('Wait between two batches, or resume', pause),
-        'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
-        'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
-        f'lr ÷ {factor:g}': ('Divide all learning rates', partial(scale_lr, 1/factor)),
-        f'lr × {factor:g}': ('Multiply all learning rates', partial(scale_lr, factor)),
-        'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
+def _save(learn):
+    # by all ranks, and before a stop that is asked for already
+    learn.fitting.asked.appendleft(learn.provider('checkpoints').save)
+    return 'saves a checkpoint'
 
-def _row(learn, actions, clicked):
-    "Make the buttons, if there is a person to click"
-    if not (kernel := _clickable()): return None
-    disabled = {'Checkpoint now'} if learn.provider('checkpoints') is None else ()
-    buttons = {o: (tip, o not in disabled) for o, (tip, _) in actions.items()}
-    return ButtonRow(buttons, clicked, kernel, _hint())
-
-def _press(above, label):
-    "Change a button that was clicked; return what is asked for: None without buttons"
-    if (panel := above.panel) is None: return None
-    what = panel.buttons[label].description
-    if label == 'Pause': above.change(label, 'description', 'Resume' if what == 'Pause' else 'Pause')
-    else: above.change(label, 'disabled', True)
-    return what
-
-# %% ../../nbs/show/03_controls.ipynb #3331837e
 class Controls(MainProcessHook):
     "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line of text"
-    ord, unique, provides = 90, True, ('controls',)
-    is_last = False     # whether the fit was asked to end after the epoch
-    said = ''           # what was done last
+    ord = 90
+    unique = True
+    provides = ('controls',)
+    panel = None        # `ButtonRow` of the running fit; None without buttons
+    handle = None       # of the output
+    said = ''           # what was asked or done last
 
     def __init__(self,
         lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
     ):
         if not lr_factor > 1:
             raise ValueError(f'lr_factor is {lr_factor}: expected a number above 1')
-        self.actions, self.above = _actions(lr_factor), _Above()
+        self.actions = {        # label → (tooltip, request)
+            'Pause': ('Wait between two batches, or resume', pause),
+            'Stop after batch': ('End the fit between batches; learn.resume() continues', 'stop'),
+            'Stop after epoch': ("End the fit after this epoch's validation", 'stop_epoch'),
+            f'lr ÷ {lr_factor:g}': ('Divide all learning rates', partial(scale_lr, 1/lr_factor)),
+            f'lr × {lr_factor:g}': ('Multiply all learning rates', partial(scale_lr, lr_factor)),
+            'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
 
+    @_careful()
     def before_fit(self, learn: Learner) -> None:
-        self.above, self.is_last, self.said = _Above(), False, ''
-        make = partial(_row, learn, self.actions, partial(self.click, learn))
-        if front_end() == 'html': self.above.open(make, _hint())
-        else: print(_hint(), flush=True)
+        hint = _hint()
+        self.handle = None
+        self.said = ''
+        if front_end() != 'html': return print(hint, flush=True)
+        bundle = _bundle(hint)
+        if kernel := _clickable():
+            self.panel = ButtonRow(self.actions, partial(self._click, learn), kernel, hint)
+            self.panel.buttons['Checkpoint now'].disabled = learn.provider('checkpoints') is None
+            bundle |= widget_view(self.panel.box)
+        self.handle = show_bundle(bundle)
 
+    @_careful()
     def after_fit(self, learn: Learner) -> None:
-        ends = {'stop': 'stopped', 'interrupt': 'interrupted', None: 'stopped' if self.is_last else ''}
-        if what := ends.get(learn.cancelled): self._done(what, learn)
-        self.above.close(self.said)
+        panel, self.panel = self.panel, None        # a click that comes now does nothing
+        what = {'stop': 'stopped', 'interrupt': 'interrupted'}.get(
+            learn.cancelled, panel and panel.buttons['Stop after epoch'].disabled and 'stopped')
+        if what: self.said = f'{what} at batch {learn.history.n_steps}'
+        self._say(self.said)
+        if panel: panel.close()
 
-    def _done(self, what, learn):
-        self.said = f'{what} at batch {learn.history.n_steps}'
-        self.above.say(self.said)
+    @_careful()
+    def _say(self, text, label='', **change):
+        "Change the line of text, and what the button `label` reads, or whether it is `disabled`"
+        self.said = text
+        if self.panel:
+            self.panel.say(text)
+            for name, value in change.items(): setattr(self.panel.buttons[label], name, value)
+        elif self.handle: self.handle.update(_bundle(text), raw=True)
 
-    def click(self, learn: Learner, label: str) -> None:
-        "Handle a click on the button `label`, in any thread"
-        if (what := _press(self.above, label)) is None: return        # the fit is over
-        self.above.say(f'{what}: asked')
-        self.is_last |= what == 'Stop after epoch'
-        request = unpause if what == 'Resume' else self.actions[label][1]
-        is_known = request in ('stop', 'stop_epoch', pause, unpause)    # and reports that it is done
-        learn.request(request if is_known else partial(self._act, label, request))
+    def _click(self, learn, what):
+        "Handle a click on the button that reads `what`, in any thread"
+        if not self.panel: return       # the fit is over
+        label, request = ('Pause', unpause) if what == 'Resume' else (what, self.actions[what][1])
+        def act(learn): self._say(f'{request(learn)} at batch {learn.history.n_steps}', label, disabled=False)
+        self._say(f'{what}: asked', label, disabled=True)
+        # a pause and a stop report that they are done
+        learn.request(request if label.startswith(('Pause', 'Stop')) else act)
 
-    def _act(self, label, f, learn):
-        "Execute a request in the loop's thread, and say what was done"
-        self._done(f(learn), learn)
-        self.above.change(label, 'disabled', False)
-
-    def show_pause(self, learn: Learner, is_paused: bool) -> None:
-        "Show that the fit is paused, or has resumed"
-        if is_paused or unpause in learn.requests: self._done('paused' if is_paused else 'resumed', learn)
-        self.above.change('Pause', 'description', 'Resume' if is_paused else 'Pause')
+    def pause(self, learn: Learner, is_paused: bool, skipped_s: float = 0.) -> None:
+        "Show that a pause begins, or that one ends and the fit continues"
+        if is_paused or unpause in learn.requests:
+            self._say(f'{"paused" if is_paused else "resumed"} at batch {learn.history.n_steps}', 'Pause',
+                      description='Resume' if is_paused else 'Pause', disabled=False)
