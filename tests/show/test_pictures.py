@@ -337,8 +337,8 @@ def test_each_of_many_metrics_has_a_panel(n):
     grid = {next(o.name for o in p.lines if o.name): p for p in chart.panels[2:]}
     for k, name in enumerate(names):
         p, v = grid[name], 10.**k
-        assert p.ylim[0] < v and 3*v < p.ylim[1] < 4*v and [o[:2] for o in p.rings] == [(40, 3*v)]
-        assert p.flags == [(40, [])]
+        assert p.ylim[0] < v and 3*v < p.ylim[1] < 4*v and rings(p) == [(40, 3*v)]
+        assert hairlines(p) == [(40, '')]
     texts = [text for p in chart.panels[2:] for x, text in p.hover if x == 40]
     for k, name in enumerate(names):
         assert sum(f'valid_{name} {format_value(3*10.**k)}' in o.split('\n') for o in texts) == 1
@@ -472,6 +472,10 @@ def overfit(n=20):
         h.add_epoch({'epoch': e, 'train_loss': t, **row, 'lr': .1, 'time_s': 1.})
     return h
 
+def rings(panel): return [(*o.xs, *o.ys) for o in panel.lines if o.mark == '○']
+
+def hairlines(panel): return [(o.xs[0], o.end) for o in panel.lines if o.color == GREY and [*o.xs] == [o.xs[0]]*2]
+
 def lit(image, color, box, far=30):
     "Where pixels of a colour are in a box, on the page"
     goal = bytes.fromhex(color[1:])
@@ -498,16 +502,16 @@ def test_the_best_epoch_is_where_its_value_is():
         assert p.shade == (60, 140)
     words = [o[2] for o in Drawn(chart.svg()).words]
     assert 'best 0.7 · epoch 2' in words and 'since then: valid +34 %, train −85 %' in words
-    assert h.latest.monitor == ('valid_loss', 'min') and not metrics.rings
+    assert h.latest.monitor == ('valid_loss', 'min') and not rings(metrics)
 
 def test_a_monitored_metric_has_the_ring():
     h = overfit()
     h.latest.monitor = 'valid_accuracy', 'max'
     losses, _, metrics = picture(h).panels
-    assert [o[:2] for o in metrics.rings] == [(60, 1 - .7/2)] and not losses.rings and losses.shade is None
-    assert losses.flags == [(60, ['best valid_accuracy 0.65 · epoch 2'])]
+    assert rings(metrics) == [(60, 1 - .7/2)] and not rings(losses) and losses.shade is None
+    assert hairlines(losses) == [(60, 'best valid_accuracy 0.65 · epoch 2')]
     h.latest.kept = h.epoch_rows[4]     # weights were restored, of another epoch
-    assert picture(h).panels[0].flags[0][0] == 100
+    assert hairlines(picture(h).panels[0])[0][0] == 100
 
 def test_epochs_have_their_numbers_below_their_last_batches():
     chart = picture(overfit())

@@ -201,19 +201,19 @@ class _View:
                 f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
         seen = [*(o.ys for o in bold + marks), means]
         if log is None: log = low > 0 and needs_log(seen)
-        if words: bold.append(Line([], [], COLORS[0], 'each batch', width=1))
+        if words: bold.append(Line([], [], COLORS[0], 'each batch', width=1, alpha=RAW))
         left_out = self.train[len(self.colors):] + ['_'.join(o) for o in valid[_MOST:]]
-        rings = [(self.best, o.ys[o.xs.index(self.best)], o.color) for o in marks
+        rings = [Line([self.best], [o.ys[o.xs.index(self.best)]], o.color, points=True, mark='○') for o in marks
                  if o.name == self.data.monitor and self.best in o.xs]
-        lines, ylim = faint + bold + marks, limits(chain(*seen), raw, log)
+        lines, ylim = faint + bold + marks + rings, limits(chain(*seen), raw, log)
         if flags := self.flags:
             name = next(iter(flags.values())) if len(flags) == 1 else f'{len(flags)} events'
-            lines.append(Line([], [], INK, cut_name(name, 60), mark='△'))
+            lines.append(Line([*flags], ylim[:1]*len(flags), INK, cut_name(name, 60), width=0, points=True, mark='△'))
         if (bad := self.data.bad_from or 0) > self.first:
             lines.append(Line([bad, bad], ylim, ALARM, f'nan from batch {bad}', width=1.5))
         note = cut_name(f'not drawn: {listed(left_out, 2)}', 58) if left_out else ''
-        return Panel(54, 24, 534, 176, lines, self.xlim, ylim, None, ylog=log, note=note, events=[*flags],
-                     hover=self._batch_texts(), rings=rings)
+        return Panel(54, 24, 534, 176, lines, self.xlim, ylim, None, ylog=log, note=note,
+                     hover=self._batch_texts())
 
     def rates(self):
         "The panel of the learning rates, below the losses"
@@ -251,7 +251,7 @@ class _View:
             row, column = divmod(k, n_columns)
             xlabel = None if k + n_columns < n else '' if column else 'batch'       # of the lowest ones
             p = Panel(52 + column*width, row*room, width - 60, room, [], self.xlim, (), xlabel,
-                      n_ticks=5 if n == 1 else 3, whole=True, rings=[])
+                      n_ticks=5 if n == 1 else 3, whole=True)
             for name, color in zip(groups[k] if k < len(groups) else (), COLORS): self._metric(p, name, color, is_grid)
             p.ylim = limits(_ys(p.lines))
             if k == 0 and not is_grid and not all(o.name for o in p.lines):
@@ -264,14 +264,15 @@ class _View:
     def _metric(self, p, name, color, is_grid):
         "Add a metric to a panel: in training, and in validation"
         train, valid = (self.metrics.get((side, name)) for side in ('train', 'valid'))
-        if train: p.lines.append(Line(*train, color, width=1.5, alpha=RAW))
+        title = cut_name(name, int((p.width - 16)/(.6*SIZE))) if is_grid else name
+        if train: p.lines.append(Line(*train, color, '' if valid else title, width=1.5, alpha=RAW))
         if valid:
             if is_grid: color = COLORS[1]
             xs, ys = valid
             p.lines.append(Line(xs, ys, color, points=len(xs) <= 30))
+            p.lines[-1].name = title
             if self.best in xs and (is_grid or self.data.monitor == f'valid_{name}'):
-                p.rings.append((self.best, ys[xs.index(self.best)], color))
-        p.lines[-1].name = cut_name(name, int((p.width - 16)/(.6*SIZE))) if is_grid else name
+                p.lines.append(Line([self.best], [ys[xs.index(self.best)]], color, points=True, mark='○'))
 
     def numbers(self):
         "Number some epochs at their last batches: (name, list of (batch, label))"
@@ -333,7 +334,9 @@ class Plot:
         panels = [losses.below_legend(), view.rates(), *chain.from_iterable(o.panels for o in metrics)]
         for p in panels:
             if p.xlabel: p.below = view.numbers()
-            if view.best is not None: p.flags = [(view.best, view.said if p is panels[0] else [])]
+            if view.best is not None:
+                words = '\n'.join(view.said) if p is panels[0] else ''
+                p.lines.insert(0, Line([view.best]*2, p.ylim, GREY, width=1, end=words))
             if view.said[1:]: p.shade = view.best, data.n
         return beside(Chart(604, 290, panels[:2], alt=view.in_words()), *metrics)
 
