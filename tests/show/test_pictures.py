@@ -189,8 +189,8 @@ def recorded(losses, ends):
 
 def path_of(chart):
     "Pixels of the bold blue curve in the SVG"
-    blue = [o for o in Drawn(chart.svg()).paths if o[1] == COLORS[0]]
-    d = max([o for o in blue if 'h0' not in o[0]] or blue, key=lambda o: o[3])[0]       # or only dots
+    blue = [o for o in Drawn(chart.svg()).paths if o[1] == COLORS[0] and 'h0' not in o[0]]
+    d = max(blue, key=lambda o: o[3], default=[''])[0]      # none where no loss is finite
     return [tuple(map(float, o)) for o in re.findall(r'([\d.]+),(-?[\d.]+)', d)]
 
 def check_epochs(chart, h, losses):
