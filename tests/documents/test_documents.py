@@ -231,7 +231,7 @@ def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     "The panel of the losses has the whole loss alone; its parts are drawn beside it, like metrics"
     def step(batch, learn): return {**(res := two_losses(batch, learn)), 'loss_reg': 1000 + res['loss_reg']}
     h = fitted(step, {'a': batches(), 'b': batches()} if sets else batches(), n_epochs=3)
-    losses, _, *beside = Plot().chart(h.plot_data()).panels
+    losses, *beside = Plot().chart(h.plot_data()).panels
     assert losses.ylim[1] < 100 and not any('reg' in o.name or 'ce' in o.name for o in losses.lines)
     drawn = {line.name for panel in beside for line in panel.lines}
     assert {'loss_ce', 'loss_reg'} <= drawn or sets and 'not drawn' in ''.join(p.note or '' for p in beside)

@@ -537,9 +537,11 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     assert sorted(row.split()[0] for row in str(curve).splitlines()[2:]) == sorted(offered)
     panel, = curve.chart().panels
     assert panel.shade == (max(low, curve.start), high)
-    labelled = {k: lr for lr, _, text, _ in panel.labels for k in RULES if k in text and text.endswith(f' {lr:.2g}')}
+    named = {o.end: o.xs[0] for o in panel.lines if o.end}
+    labelled = {k: lr for text, lr in named.items() for k in RULES if k in text and text.endswith(f' {lr:.2g}')}
     assert labelled == {k: curve.suggestions[k] for k in offered}
-    places = [panel.place([lr], [y])[0][1] + 15*rows for lr, y, _, rows in panel.labels]
+    places = sorted(y for _, y, text, *_ in panel.texts() if text in named)
+    assert len(places) == len(named)
     assert all(b - a > 14.9 for a, b in zip(places, places[1:]))        # none on another
     for k in late:
         curve.suggest = k,

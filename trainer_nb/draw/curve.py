@@ -5,28 +5,21 @@
 # %% auto #0
 __all__ = ['smooth', 'Envelope']
 
-# %% ../../nbs/draw/01_curve.ipynb #358abd24
-import math
+# %% ../../nbs/draw/01_curve.ipynb #af5470a7
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-# %% ../../nbs/draw/01_curve.ipynb #65770df8
+# %% ../../nbs/draw/01_curve.ipynb #7fee7904
 _LARGEST = 1e300        # sums and differences of such values are finite
 
-def _smoothed(ys, half):
-    "Fit lines to the neighbours of each place; nan where there is no value"
-    places, last = np.arange(len(ys)), len(ys)
-    for half in half//2, half - half//2:
-        window = np.arange(2*half + 1)
-        at = np.clip(places - half, 0, max(last - len(window), 0))[:, None] + window     # (n, window)
-        near = np.where(at < last, ys[np.minimum(at, last - 1)], np.nan)
-        far = at - places[:, None] + 0*near
-        n, x, y, xx, xy = (np.nansum(o, 1) for o in (near == near, far, near, far*far, far*near))
-        spread = n*xx - x*x
-        with np.errstate(all='ignore'): res = np.where(spread > 0, (xx*y - x*xy)/spread, y/n)
-        ys = np.clip(res, np.fmin.reduce(near, 1), np.fmax.reduce(near, 1)) + 0*ys
-    return ys
+def _window_means(totals, counts, half):
+    "Divide the totals of each place and of `half` neighbours on each side by their counts; nan where there is no value"
+    if not len(totals): return totals
+    padded = np.pad([totals, counts], [(0, 0), (half, half)])
+    totals, n = sliding_window_view(padded, 2*half + 1, 1).sum(2)
+    return np.where(counts > 0, totals/np.maximum(n, 1), np.nan)
 
 def _default_half(n: int) -> int:
     "Choose how many neighbours on each side count: a twelfth of `n`, at most 10 or a 30th"
@@ -36,34 +29,34 @@ def smooth(
     values: Sequence[float],
     half: int | None = None,    # neighbours on each side; None: at most a twelfth of all
 ) -> list[float]:               # nan where a value is not finite
-    "Replace each value by the mean of its neighbourhood, without lag: a straight line stays one"
+    "Replace each value by the mean of its neighbourhood, without lag: inside, a straight line stays one"
     ys = np.asarray(values, float)
-    ys = np.where(np.abs(ys) <= _LARGEST, ys, np.nan)
+    known = np.abs(ys) <= _LARGEST
     half = _default_half(len(ys)) if half is None else half
-    return _smoothed(ys, half).tolist()
+    return _window_means(np.where(known, ys, 0.), known, half).tolist()
 
-# %% ../../nbs/draw/01_curve.ipynb #f8c84be3
+# %% ../../nbs/draw/01_curve.ipynb #bf094167
 def _means(epoch, totals, counts):
     "The mean of each epoch, by its index for each bin"
-    with np.errstate(all='ignore'): return np.bincount(epoch, np.nan_to_num(totals))/np.bincount(epoch, counts)
+    return np.bincount(epoch, totals)/np.bincount(epoch, counts)
 
-def _balanced(ys, epoch, goal, counts, is_positive, most=.02):
-    "Bend the curve so that its mean over each epoch is at most 2 % from `goal`"
+def _balanced(ys, epoch, goal, counts, is_positive):
+    "Bend the curve so that its mean over each epoch is at most 2 % from `goal`; nan there: as it is"
     places = np.arange(len(ys))
-    centers = np.bincount(epoch, places)/np.bincount(epoch)
-    with np.errstate(all='ignore'):
-        for i in range(20):
-            drawn, room = _means(epoch, counts*ys, counts), (.9*most if i < 19 else most)*np.abs(goal)
-            near = np.clip(drawn, goal - room, goal + room)
-            if not (near - drawn).any(): break
-            step = near/drawn if is_positive else near - drawn
-            step = np.where(np.isfinite(step), step, is_positive)
-            # between the centers of epochs in a straight line; the last time as it must be
-            step = np.interp(places, centers, step) if i < 19 else step[epoch]
-            ys = ys*step if is_positive else ys + step
+    centers = [*_means(epoch, places, None), len(ys)]
+    for i in range(20):
+        drawn, room = _means(epoch, counts*np.nan_to_num(ys), counts), .02*np.abs(goal)
+        near = np.clip(drawn, goal - room, goal + room)
+        step = near/drawn if is_positive else near - drawn
+        step = np.where(np.isfinite(step), step, is_positive)
+        # between the centers of epochs in a straight line; the last time as it must be
+        step = np.interp(places, centers, [*step, is_positive]) if i < 19 else step[epoch]
+        ys = ys*step if is_positive else ys + step
     return ys
 
-# %% ../../nbs/draw/01_curve.ipynb #76023f46
+# %% ../../nbs/draw/01_curve.ipynb #ce95476d
+_OPEN = 2**62   # the end of an epoch that is not over
+
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs; `copy.copy` keeps a state"
     def __init__(self, most: int = 700):
@@ -81,13 +74,11 @@ class Envelope:
         values, self.ends = np.asarray(values, float), np.union1d(self.ends, np.asarray(ends, int))
         for part in np.array_split(values, len(values)//2**16 + 1):
             known = np.abs(part) <= _LARGEST
-            new = [np.where(known, part, missing) for missing in (np.inf, -np.inf, 0.)]
+            part = np.where(known, part, np.nan)
             self.n += len(part)
-            self.bins = self._joined(np.hstack([self.bins, [*new, known, np.ones_like(part)]]), self.size)
-            is_open = self.n not in self.ends[-1:]          # the last bin may be joined to the one before
-            while self.bins.shape[1] - is_open > self.most:
-                self.size *= 2
-                self.bins = self._joined(self.bins, self.size)
+            bins = np.hstack([self.bins, [part, part, np.nan_to_num(part), known, np.ones_like(part)]])
+            # the last bin of an open epoch may be joined to the one before
+            self.bins, self.size = self._at_most(bins, self.most + (self.n not in self.ends[-1:]))
 
     def end_epoch(self) -> None:
         "Note that an epoch ends with the newest value"
@@ -96,46 +87,44 @@ class Envelope:
     def _starts(self, bins):
         "The first value of each bin, and the start and the end of its epoch"
         at = (np.cumsum(bins[4]) - bins[4]).astype(int)
-        epoch, bounds = np.searchsorted(self.ends, at, 'right'), np.concatenate([[0], self.ends, [2**62]])
+        epoch, bounds = np.searchsorted(self.ends, at, 'right'), np.concatenate([[0], self.ends, [_OPEN]])
         return at, bounds[epoch], bounds[epoch + 1]
 
     def _joined(self, bins, size):
         "Join bins that one bin of this size holds"
-        if not bins.size: return bins
         at, start, end = self._starts(bins)
         holder = np.where(end - start <= size//4, -end//max(size//2, 1) - 1, start + (at - start)//size*size)
-        first = np.flatnonzero(np.diff(holder, prepend=-2**62))
-        low, high, sums = bins[0], bins[1], bins[2:]
-        return np.vstack([np.minimum.reduceat(low, first), np.maximum.reduceat(high, first),
-                          np.add.reduceat(sums, first, 1)])
+        first = np.flatnonzero(np.diff(holder, prepend=-_OPEN))
+        return np.vstack([np.fmin.reduceat(bins[:1], first, 1), np.fmax.reduceat(bins[1:2], first, 1),
+                          np.add.reduceat(bins[2:], first, 1)])
 
-    def _at_most(self, most):
-        "At most so many bins, their means, and the longest that one may be"
-        bins, size = self.bins, self.size
-        while bins.shape[1] > most:
-            size *= 2
-            bins = self._joined(bins, size)
-        with np.errstate(all='ignore'): return bins, np.clip(bins[2]/bins[3], *bins[:2]), size
+    def _at_most(self, bins, most):
+        "Join bins until there are at most so many; return them, and the longest that one may be"
+        size = self.size
+        while (bins := self._joined(bins, size)).shape[1] > most: size *= 2
+        return bins, size
 
+    @np.errstate(all='ignore')
     def curves(self, most: int = 350) -> tuple[list[float], ...]:
         "Return the middle, the extremes and the mean of each bin, as lists"
-        bins, mean, _ = self._at_most(most)
-        middle, missing = np.cumsum(bins[4]) - (bins[4] - 1)/2, 0*mean
-        return tuple(o.tolist() for o in (middle, bins[0] + missing, bins[1] + missing, mean))
+        (low, high, totals, counts, lengths), _ = self._at_most(self.bins, most)
+        mean = np.clip(totals/counts, low, high)
+        return tuple(o.tolist() for o in (np.cumsum(lengths) - (lengths - 1)/2, low, high, mean))
 
+    @np.errstate(all='ignore')
     def smooth(self, most: int = 700) -> tuple[list[float], list[float], str]:
         "Return the mean around each place, to be drawn, and words; that of each epoch is within 2 % of the values'"
-        bins, mean, size = self._at_most(most)
+        bins, size = self._at_most(self.bins, most)
         if not bins.size: return [], [], ''
         low, _, totals, counts, lengths = bins
-        in_epoch = self.ends[-1]/len(self.ends) if len(self.ends) else self.n
-        half = max(min(_default_half(self.n)//size, (math.ceil(in_epoch/size) - 1)//2), 0)
-        epoch = np.unique(self._starts(bins)[1], return_inverse=True)[1]
-        goal, is_positive = _means(epoch, totals, counts), low.min() > 0
-        if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 2     # its epochs are steep
-        ys = _balanced(_smoothed(mean, half), epoch, goal, counts, is_positive)
-        right, longest = np.cumsum(lengths), int(lengths.max())
-        words = f'mean of ±{half*size} batches' if half else f'mean of {longest} batches' if longest > 1 else ''
+        _, start, end = self._starts(bins)
+        epoch = np.unique(start, return_inverse=True)[1]
+        goal, is_positive = _means(epoch, np.where(end < _OPEN, totals, np.nan), counts), np.fmin.reduce(low) > 0
+        half = min(_default_half(self.n)//size, (np.bincount(epoch).max() - 1)//2)
+        if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 4     # its epochs are steep
+        ys = _balanced(_window_means(totals, counts, half), epoch, goal, counts, is_positive)
+        span = f'±{half*size}' if half else f'{lengths.max():.0f}'
+        right, is_wide = np.cumsum(lengths), lengths > 1
         sides = np.stack([right - lengths + 1, right], 1)       # a bin is drawn from its first to its last value
-        is_wide = np.stack([lengths > 0, lengths > 1], 1)
-        return sides[is_wide].tolist(), np.repeat(ys, np.minimum(lengths, 2).astype(int)).tolist(), words
+        return (sides[np.stack([lengths > 0, is_wide], 1)].tolist(), np.repeat(ys, 1 + is_wide).tolist(),
+                '' if span == '1' else f'mean of {span} batches')

@@ -186,10 +186,14 @@ class History:
     def marked(self, first: int = 0) -> int | None:
         """Return the row that table and picture mark: that whose weights were restored, or the latest fit's best one
 
-        None if the weights are those of a validation in the middle of an epoch, which has no row in the table.
+        None if the weights are those of a validation in the middle of an epoch, which has no row in the table, or if
+        the training has diverged even there: its loss is ten times that of the first batches.
         """
         first, kept = max(first, self.latest.first), self.latest.kept
-        if kept is None: return self.best(first)
+        if kept is None:
+            i, start = self.best(first), max(self.columns.values.get('train_loss', ())[:3], default=0.)
+            has_diverged = i is not None and 0 < 10*start < self.epoch_rows[i].get('train_loss', 0.) < math.inf
+            return None if has_diverged else i
         found = (i for i in range(first, len(self)) if self.epoch_rows[i].get('epoch') == kept['epoch'])
         return next((i for i in found if kept.get('batch', self.ends[i]) == self.ends[i]), None)
 

@@ -113,7 +113,7 @@ def chart_of(
     lines = [*grey, *bold, *_keys(cut_name(c.metric or ''), [drawn[i] for i in slots], bool(grey))]
     width = 788 - 60 - round(.6*SIZE*max((len(o.end) for o in bold), default=0)) - 20
     panel = Panel(60, 24, width, 280, lines, (0, longest/unit*1.015), ylim, label, ylog=ylog, whole=c.x != 'time',
-                  note='logarithmic' if ylog else '')
+                  note='logarithmic' if ylog else '', margin=True)
     if not any(o.xs for o in lines):    # empty
         panel = replace(panel, xlim=(.1, .9), xlabel=None, yticks=[], whole=True)
     panel.hover = [*_hover([drawn[i] for i in slots], [names[i] for i in slots], unit, label)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..base import folded
-from ..draw import COLORS, GREY, LEADING, RAW, Chart, Line, Panel, current_cell, limits, smooth
+from ..draw import COLORS, GREY, RAW, Chart, Line, Panel, current_cell, limits, smooth
 from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
 from .output import Budget, Drawn, Loop, Pace, front_end
 
@@ -148,13 +148,9 @@ class LRCurve(Drawn):
         hover = [(lr, f'lr {lr:.2g}\nloss {v:.4g}\nsmoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
         shade = good and (max(good[0], self.start), good[1])
         panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
-        panel.labels, last = [], -math.inf
         for (lr, name), color in zip(sorted((lr, name) for name, lr in self._offered().items()), COLORS[1:]):
             _, y = min(zip(lrs, ys), key=lambda o: abs(math.log(o[0]/lr)))      # noqa: B023
-            panel.lines.append(Line([lr], [y], color, points=True))
-            at = panel.y(y)
-            last = max(at, last) + LEADING      # none on the one before
-            panel.labels.append((lr, y, f'{name} {lr:.2g}', (last - at)/LEADING))
+            panel.lines.append(Line([lr], [y], color, points=True, end=f'{name} {lr:.2g}'))
         return Chart(604, 260, [panel], alt=f'plot of the loss by learning rate, {len(lrs)} points')
 
 # %% ../../nbs/show/04_lr_find.ipynb #5be8ad07
