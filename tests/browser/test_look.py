@@ -28,7 +28,8 @@ PLACES = '''() => [".widget-gridbox", ".widget-gridbox + *"].map((o, i) => {
 BUTTONS = 'nb.area(0).querySelectorAll("button[title]").length'
 HEIGHTS = '() => nb.parts(0).map(o => o.clientHeight)'
 # the texts of the table of samples beside the matrix
-SAMPLES = '''() => nb.area(0).querySelectorAll(".widget-gridbox + * tbody tr").values().map(o => o.innerText).toArray()'''
+SAMPLES = '''() => nb.area(0).querySelectorAll(".widget-gridbox + * tbody tr").values()
+  .map(o => o.innerText).toArray()'''
 
 @lab_first
 def test_the_matrix_is_the_buttons(page, record_property):
