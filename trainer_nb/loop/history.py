@@ -186,10 +186,13 @@ class History:
     def marked(self, first: int = 0) -> int | None:
         """Return the row that table and picture mark: that whose weights were restored, or the latest fit's best one
 
-        None if the weights are those of a validation in the middle of an epoch, which has no row in the table.
+        None if its training loss ended far above the first or as nan, or the weights are those of a validation in
+        the middle of an epoch, which has no row in the table.
         """
         first, kept = max(first, self.latest.first), self.latest.kept
-        if kept is None: return self.best(first)
+        if kept is None:
+            losses = [o.get('train_loss', 0.) for o in self.epoch_rows[first:]] or [0.]
+            return self.best(first) if losses[-1] <= 1 + 100*abs(losses[0]) else None       # not so if it is nan
         found = (i for i in range(first, len(self)) if self.epoch_rows[i].get('epoch') == kept['epoch'])
         return next((i for i in found if kept.get('batch', self.ends[i]) == self.ends[i]), None)
 
