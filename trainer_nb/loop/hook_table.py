@@ -25,8 +25,8 @@ def _why(hook, here, hooks):
     "Return what decided on the place of a hook among those at its point: relations, else `ord` and registration"
     ords = [o.ord for o in here]
     pool = here if ords == sorted(ords) else hooks      # one elsewhere may have to run between two of these
-    reasons = [f'after {o.name}' for o in predecessors(hook, pool)]
-    reasons += [f'before {o.name}' for o in pool if hook in predecessors(o, [hook])]
+    related = {'after': predecessors(hook, pool), 'before': [o for o in pool if hook in predecessors(o, [hook])]}
+    reasons = [f'{word} {", ".join(o.name for o in found)}' for word, found in related.items() if found]
     n = ords.count(hook.ord)
     if not reasons: reasons = ['ord']*(n < len(ords)) + ['as added']*(n > 1)
     return ', '.join(reasons) or 'the only one'
@@ -109,7 +109,7 @@ class HookTable:
         total, idle, times = self._numbers(self.rows), [], Counter()
         names, blank = ['share', 'calls', 'time'][:len(total)], ['' for _ in total]
         what = 'hooks, in order' if self.rows else 'events and steps, without a hook'
-        yield ['when', *names, what], [['hook', *names, 'ord', 'why, or what happens']]
+        yield ['when', *names, what], [['hook', *names, 'ord', 'why there' + ', or what happens'*self._all]]
         for point in LIFECYCLE:
             rows = [r for r in self.rows if r.point == point]
             each = [[r.hook, *self._numbers([r]), str(r.ord), r.why] for r in rows]
@@ -138,7 +138,8 @@ class HookTable:
     def _repr_html_(self):
         (names, heads), *lines = self._lines()
         if not self.rows:       # a line for each level, which unfolds into its points
-            heads, points, lines = [names], [cells for cells, _ in lines], []
+            points = [(o[0], o[1].removeprefix('(none) ')) for o, _ in lines]
+            heads, lines = [['when', 'what happens']], []
             for i, level in enumerate(_LEVELS):
                 rows = [o for o in points if _level(o[0]) == i]
                 lines.append(([_INDENT*i + level, ', '.join(o[0].strip() for o in rows)], rows))
