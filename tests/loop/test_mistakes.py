@@ -1,5 +1,6 @@
 "Common mistakes: each is named, with what to do, before anything has changed, in at most 25 lines"
 import copy, linecache, re, traceback, warnings
+from functools import partial
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from sklearn.metrics import f1_score
@@ -31,6 +32,25 @@ def nothing(pred, targ): pass
 def table(pred, targ): return pred
 def mae(pred, targ): return (pred - targ).abs().mean()
 def only_pred(batch, learn): return {'pred': learn.model(batch[0]), 'targ': batch[1]}
+
+class Silent(nn.Linear):
+    def forward(self, x): super().forward(x)
+
+class Listed(nn.Module):
+    def __init__(self, n, n_out):
+        super().__init__()
+        self.layers, self.head = [nn.Linear(n, n)], nn.Linear(n, n_out)
+    def forward(self, x): return self.head(self.layers[0](x))
+
+def a_step(batch, learn):
+    x, y = batch
+    return {'loss': F.cross_entropy(learn.model(x), y)}
+
+def with_backward(batch, learn, is_kept=False):
+    res = a_step(batch, learn)
+    res['loss'].backward(retain_graph=is_kept)
+    if not is_kept: learn.opt.zero_grad()
+    return res
 
 LEARNER = dict(model=net, train_dl=lambda: (X, Y), valid_dl=lambda: (X, Y), loss_fn=F.cross_entropy)
 
@@ -150,6 +170,17 @@ IN_FIT = {
     'texts as labels': (dict(train_dl=lambda: Rows(lambda i: (X[i], 'cat'))), "targets are texts such as 'cat'",
         r'sorted\(set\(labels\)\)'),
     'bfloat16 for NumPy': (dict(metrics=[to_numpy]), 'NumPy has no bfloat16', r'pred\.float\(\)'),
+    'x and y swapped': (on(Y, X), r'takes the targets, float32 \(6, 4\), and not the inputs, int64 \(6,\)',
+        'are x and y swapped'),
+    'x and y of one shape': (on(X.long(), X), r'pass x\.float\(\)'),
+    'layers in a list, and none that trains': (dict(model=lambda: Listed(4, 3).requires_grad_(False)),
+        'no trainable parameters', r'nn\.ModuleList'),
+    'logits for probabilities': (on(X, R[:, None], model=lambda: net(1), loss_fn=nn.BCELoss()),
+        'takes probabilities, and the predictions are logits', r'F\.binary_cross_entropy_with_logits'),
+    'a forward without return': (dict(model=lambda: Silent(4, 3)), 'the model returned None', 'with a return'),
+    'a loss without return': (dict(loss_fn=nothing), "without 'loss', or loss_fn None"),
+    'a step that calls backward': (dict(loss_fn=None, train_step=with_backward),
+        'the step called backward, as the loop does', r'without loss\.backward\(\), opt\.step'),
     'a batch without labels': (dict(train_dl=lambda: [{'input': X}], valid_dl=None), 'no `labels` for loss_fn',
         'call the target so, or write a train_step'),
 }
@@ -171,6 +202,11 @@ AT_ONCE = {
     'other lengths': (on(X, Y[:5]), r'\[24, 5\]', 'must agree'),
     'a scheduler as a hook': (dict(hooks=[STEP_LR]), 'StepLR object at .* is not a hook',
         r'LRScheduler\(lambda opt: StepLR'),
+    'lists of arrays and labels': (on([*X.numpy()], Y.tolist()), 'tuple of 2 lists would be read as 2 batches',
+        r'np\.stack\(x\)'),
+    'a list of arrays': (on([*X.numpy()], Y.numpy()), 'would be read as 2 batches', r'np\.array\(y\)'),
+    'lists of tensors': (on([*X], [*Y]), 'would be read as 2 batches', r'np\.array\(y\)'),
+    'a name of a hook': (dict(hooks='EarlyStopping'), "'EarlyStopping' is not a hook", r'hooks=\[EarlyStopping\(\)\]'),
     'an array of texts': (on(X, np.array(['cat']*24)), 'holds texts such as .*cat', 'np.unique'),
 }
 
@@ -180,6 +216,11 @@ CELLS = {
     '.fine_tune': ({}, 'learn.fine_tune(3)', "no attribute 'fine_tune'", r'learn\.fit'),
     'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))',
         r'shape \(3, 8, 8\), without a dimension for samples', r'x\[None\]'),
+    'one image with a step': ({**IMAGES, 'loss_fn': None, 'train_step': a_step}, 'learn.predict(torch.zeros(3, 8, 8))',
+        r'def predict_step\(batch, learn\): return learn\.model\(batch\)', r'for one sample predict\(x\[None\]\)'),
+    'one row': ({}, 'learn.predict(torch.zeros(4))', r'For one sample pass x\[None\]'),
+    'a forward without return, to predict': (dict(model=lambda: Silent(4, 3)), 'learn.predict(torch.zeros(5, 4))',
+        'the model returned None'),
     'history[name]': ({}, "learn.history['valid_loss']", 'History holds several tables',
         r"learn\.history\.epochs\['valid_loss'\]"),
 }
@@ -250,10 +291,47 @@ def test_a_list_of_samples_with_vectors_as_targets_is_batched():
     for batch in (X[:, 0], Y), (X[:, 0], R), (X, X[:, :3]), (IDS[0], torch.arange(2), Y[:2]), (IDS[0], R):
         assert not is_samples([batch]*2)
 
-def test_softmax_before_cross_entropy_is_told_once():
-    learn = learner(model=lambda: nn.Sequential(net(), nn.Softmax(1)))
-    with pytest.warns(UserWarning, match='sum to 1.*takes logits.*Leave out the softmax') as seen: learn.fit(2)
-    assert len([o for o in seen if 'softmax' in str(o.message)]) == 1
+class Ends(nn.Module):
+    "A model of one output that ends with a function"
+    def __init__(self, f):
+        super().__init__()
+        self.layer, self.f = nn.Linear(4, 1), f
+    def forward(self, x): return self.f(self.layer(x)).squeeze(1)
+
+def ends(f): return lambda: nn.Sequential(net(), f)
+
+def binary(f, loss_fn): return on(X, (X[:, 0] > 0).float(), valid_dl=None, model=lambda: Ends(f), loss_fn=loss_fn)
+
+BCE, NLL = F.binary_cross_entropy_with_logits, F.nll_loss
+# arguments of the learner whose first batch is warned of, once, and the words; none where all is right
+WARNED = {
+    'softmax, cross_entropy': (dict(model=ends(nn.Softmax(1))), 'sum to 1.*takes logits.*Leave out the softmax'),
+    'softmax, module': (dict(model=ends(nn.Softmax(1)), loss_fn=nn.CrossEntropyLoss()), 'Leave out the softmax'),
+    'sigmoid, cross_entropy': (dict(model=ends(nn.Sigmoid())), 'cross_entropy takes logits.*Leave out the sigmoid'),
+    'sigmoid, bce': (binary(torch.sigmoid, BCE), 'with_logits takes.*Leave out the sigmoid'),
+    'sigmoid, partial': (binary(nn.Sigmoid(), partial(BCE, pos_weight=torch.ones(()))), 'Leave out the sigmoid'),
+    'sigmoid, binary module': (binary(nn.Sigmoid(), nn.BCEWithLogitsLoss()), 'Leave out the sigmoid'),
+    'nll of logits': (dict(loss_fn=NLL), r'takes log-probabilities.*F\.cross_entropy for logits'),
+    'nll of a softmax': (dict(model=ends(nn.Softmax(1)), loss_fn=nn.NLLLoss()), r'nn\.LogSoftmax\(1\)'),
+    'a layer in a list': (dict(model=lambda: Listed(4, 3)), r'outside the model.*belong in an nn\.ModuleList'),
+    'a graph that is kept': (dict(loss_fn=None, train_step=partial(with_backward, is_kept=True), valid_dl=None),
+        r'gradients before the first backward.*without loss\.backward'),
+    'right': ({}, None),
+    'right, nll': (dict(model=ends(nn.LogSoftmax(1)), loss_fn=NLL), None),
+    'right, a log_softmax': (dict(model=ends(nn.LogSoftmax(1))), None),
+    'right, logits': (binary(nn.ReLU(), BCE), None),
+    'right, a gate': (binary(lambda x: x.sigmoid()*x, BCE), None),
+    'right, bce': (binary(nn.Sigmoid(), nn.BCELoss()), None),
+    'right, a step': (dict(loss_fn=None, train_step=a_step), None),
+}
+
+@pytest.mark.parametrize('kwargs, words', WARNED.values(), ids=WARNED)
+def test_what_the_first_batch_warns_of(kwargs, words):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        learner(**kwargs).fit(2)
+    texts = [str(o.message) for o in seen]
+    assert len(texts) == bool(words) and (not words or re.search(words, texts[0])), texts
 
 def test_right_targets_pass(loss_fn=nn.CrossEntropyLoss(label_smoothing=.1)):
     with warnings.catch_warnings():

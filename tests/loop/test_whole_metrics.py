@@ -1,13 +1,16 @@
 "`Metric(f, whole=True)` has the values of scikit-learn on all predictions of a pass"
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from scipy.special import softmax
 from sklearn import metrics as sk
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import check_resume, make_learner, make_model, problem, stop_when
+from trainer_nb.base import entries
 from trainer_nb.all import AMP, CancelStep, LambdaHook, Metric, TensorLoader, accuracy
 
 X, Y = problem(47, 2)       # batches of 10: the last one is ragged
@@ -127,3 +130,40 @@ def test_mistakes():
     with pytest.raises(ZeroDivisionError) as e: learner(metrics=[Metric(boom, whole=True)]).fit(1)
     assert 'raised in metric `boom`' in e.value.__notes__
     with pytest.raises(ValueError, match='two columns'): learner(metrics=[Metric(mean, 'loss', whole=True)])
+
+@pytest.mark.parametrize('targ', [(X[:, 0]*9).round().long(), (X[:, :1]*9).round().int()], ids=['(n,)', '(n, 1)'])
+def test_regressions_of_whole_numbers(targ):
+    names = 'r2_score', 'mean_absolute_error', 'root_mean_squared_error', 'max_error'
+    def loss_fn(pred, targ): return F.mse_loss(pred.reshape(targ.shape), targ.float())
+    learn = make_learner(nn.Linear(4, 1), (X, targ), (X, targ), loss_fn=loss_fn,
+                         metrics=[Metric(getattr(sk, o), whole=True) for o in names])
+    learn.fit(1)
+    pred = learn.predict(X).reshape(targ.shape)
+    for o in names: assert learn.history.epoch_rows[0][f'valid_{o}'] == pytest.approx(getattr(sk, o)(targ, pred))
+
+@dataclass
+class Pair:
+    x: torch.Tensor
+    y: torch.Tensor
+
+class Tagger(nn.Linear):
+    def forward(self, x):
+        return x._replace(data=super().forward(x.data)) if isinstance(x, PackedSequence) else super().forward(x)
+
+def pair_step(batch, learn):
+    pred = learn.model(batch.x)
+    return {'loss': F.cross_entropy(entries(pred), entries(batch.y)), 'pred': pred, 'targ': batch.y}
+
+@pytest.mark.parametrize('join', [pack_sequence, partial(torch.nested.nested_tensor, layout=torch.jagged), torch.cat],
+                         ids=['packed', 'jagged', 'dense'])
+def test_metrics_of_sequences_and_dataclasses(join):
+    "Those of all tokens"
+    cuts = [4, 3, 2, 5, 3, 1]
+    data = [[*zip(X[i:i + 18].split(cuts), Y[i:i + 18].split(cuts))] for i in (0, 18)]
+    data = [Pair(*map(join, zip(*sorted(o, key=lambda o: -len(o[0]))))) for o in data]
+    right = Metric(lambda pred, targ: sk.accuracy_score(targ, pred.argmax(1)), 'right', whole=True)
+    learn = make_learner(Tagger(4, 3), data, data, metrics=[accuracy, right], train_step=pair_step)
+    learn.fit(1)
+    want = (learn(X[:36]).argmax(1) == Y[:36]).double().mean().item()
+    row = learn.history.epoch_rows[0]
+    assert row['valid_accuracy'] == pytest.approx(want) == row['valid_right']

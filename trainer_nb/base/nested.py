@@ -184,9 +184,11 @@ def local(t: Any) -> Tensor:  # in the same memory
     "Return the local shard of a sharded tensor, and any other tensor unchanged"
     return t.detach().to_local() if hasattr(t, 'to_local') else t
 
-def entries(t: Tensor) -> Tensor:  # dense
-    "Return the values that a sparse tensor stores, each entry once, and a dense tensor unchanged"
-    if t.layout is torch.strided: return t
+def entries(t: Any) -> Any:     # dense, if it is a tensor
+    "Return the values that a sparse or jagged tensor or a packed sequence stores, each once, and all else unchanged"
+    layout = getattr(t, 'layout', None)
+    if layout is torch.strided: return t
+    if layout is None: return t.data if isinstance(t, PackedSequence) else t
     return t.coalesce().values() if t.layout is torch.sparse_coo else t.values()
 
 def layers(*words: str) -> tuple[type, ...]:

@@ -383,6 +383,9 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
         res = TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
         if len(data) > 1: _check_targets(res.tensors[-1])
         return res
+    def is_column(o): return _is_array(o) or isinstance(o, list) and not any(map(np.ndim, o[:1]))    # a list of numbers
+    if isinstance(data, tuple) and any(map(is_column, data)): raise TypeError(
+        f'a tuple of {len(data)} lists would be read as {len(data)} batches: pass arrays, (np.stack(x), np.array(y))')
     if isinstance(data, IterableDataset): return DataLoader(data, batch_size=bs)
     if isinstance(data, Dataset) or _is_map(data): return DataLoader(data, batch_size=bs, shuffle=shuffle)
     if _is_array(data): raise TypeError(

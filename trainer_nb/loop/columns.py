@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, map_tensors, tensors_in, to_device
+from ..base import check_kinds, entries, map_tensors, tensors_in, to_device
 from .metrics import Metric, load_object_state, object_state, reset_copy
 from .steps import is_number, kept, stack_scalars
 from .world import World
@@ -275,9 +275,9 @@ class Accumulator:
             if may_miss and not {m.pred, m.targ} <= result.keys(): self.left_out.add(m.name)
             if m.name in self.left_out: continue
             pred, targ = map(_detached, m.inputs(result))
-            if m.whole:
+            if m.whole:     # of sequences, packed or jagged, all tokens
                 self.batches[m.name].append([of_set, *(t.to('cpu', non_blocking=t.is_cuda, copy=True)
-                                                       for t in map(torch.as_tensor, (pred, targ)))])
+                                                       for t in map(torch.as_tensor, map(entries, (pred, targ))))])
                 continue
             if m.is_object:
                 m.call(self.objects[self._name(m.name, of_set)][2].update, pred, targ)
@@ -285,13 +285,13 @@ class Accumulator:
             if m.with_count is None: value, weight = m.call(m.f, pred, targ), n
             else: value, weight = map(kept, m.call(m.with_count, pred, targ))
             is_single = isinstance(value, Tensor) and not value.ndim or isinstance(value, (int, float))
-            entries = {m.name: value} if is_single else m.columns(value)
+            named = {m.name: value} if is_single else m.columns(value)
             if m.name not in self.entries: m.check(result)
-            before = self.entries.setdefault(m.name, [*entries])
-            if [*entries] != before: raise ValueError(
-                f'metric `{m.name}` returned {", ".join(entries) or "nothing"}, but {", ".join(before)} before: '
+            before = self.entries.setdefault(m.name, [*named])
+            if [*named] != before: raise ValueError(
+                f'metric `{m.name}` returned {", ".join(named) or "nothing"}, but {", ".join(before)} before: '
                 'expected the same for each batch')
-            for name, o in entries.items():
+            for name, o in named.items():
                 column = self.prefix + name
                 if column in self.losses or column in values: raise _double(name, m)
                 values[column], weights[column] = kept(o), weight

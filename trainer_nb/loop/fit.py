@@ -26,7 +26,7 @@ from trainer_nb.data import (
 from .columns import Accumulator
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
-from .mistakes import check_first
+from .mistakes import about_error, check_first
 from .optim import check_names, check_shared, check_untrained, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
 from trainer_nb.loop.snapshot import (
@@ -224,7 +224,8 @@ class Phase:
                 f"the step returned a {type(res).__name__}: expected a dict with at least 'loss', a 0-d tensor")
             self.result, self.loss = res, res.get('loss')
             if self.loss is None and self.training: raise KeyError(
-                f"the step returned a dict without 'loss'; it has {', '.join(map(repr, res)) or 'nothing'}")
+                "the step returned a dict without 'loss', or loss_fn None; it has "
+                f"{', '.join(map(repr, res)) or 'nothing'}")
             if not self.has_pred: self.pred = res.get('pred')
             return
         try: item = next(self.generator)
@@ -324,7 +325,8 @@ def _note_place(learn, e, place, batch=None):
     "Note in an error what to do, and where and with which batch training failed, unless that has happened"
     is_noted = any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
     if is_noted or isinstance(e, Cancel): return
-    learn.explain(e)
+    if advice := about_error(e, learn): e.add_note(advice)
+    else: learn.explain(e)
     e.add_note(f'raised {place}' + ('' if batch is None else f'; batch: {described(batch)}'))
 
 def _checked_yield(item, opts):

@@ -13,6 +13,7 @@ from html import escape
 from textwrap import wrap
 
 from ..base import printable
+from ..draw import Rich, html_table
 from .hooks import LIFECYCLE, STEPS, Calls, Hook, predecessors
 
 # %% ../../nbs/loop/02_hook_table.ipynb #624f63b3
@@ -20,12 +21,15 @@ HookRow = namedtuple('HookRow', 'point hook ord why calls time_s')
 HookRow.__doc__ = "A row of a `HookTable`: event or step, hook, `ord`, reason for its place, calls, seconds spent in it"
 
 # %% ../../nbs/loop/02_hook_table.ipynb #356458ff
-def _why(hook, others):
-    "Return the reason for the place of `hook` among the `others` at its point"
-    reasons = [f'after {o.name}' for o in predecessors(hook, others)]
-    reasons += [f'before {o.name}' for o in others if hook in predecessors(o, [hook])]
-    is_tie = any(o is not hook and o.ord == hook.ord for o in others)       # if not, the column `ord` is the reason
-    return ', '.join(reasons) or ('registration' if is_tie else '')
+def _why(hook, here, hooks):
+    "Return what decided on the place of a hook among those at its point: relations, else `ord` and registration"
+    ords = [o.ord for o in here]
+    pool = here if ords == sorted(ords) else hooks      # one elsewhere may have to run between two of these
+    related = {'after': predecessors(hook, pool), 'before': [o for o in pool if hook in predecessors(o, [hook])]}
+    reasons = [f'{word} {", ".join(o.name for o in found)}' for word, found in related.items() if found]
+    n = ords.count(hook.ord)
+    if not reasons: reasons = ['ord']*(n < len(ords)) + ['as added']*(n > 1)
+    return ', '.join(reasons) or 'the only one'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #adbbdb42
 def _duration(t):
@@ -63,21 +67,21 @@ def as_markdown(names: Sequence[str], rows: Sequence, right: Sequence[str] = _NU
 
 # %% ../../nbs/loop/02_hook_table.ipynb #h7ab1e02
 def _as_html(lines):
-    "Write lines (cells, rows to unfold) as a table; the first one has the names of both, and the last cell unfolds"
-    (names, heads), res = lines[0], []
-    styles = [f'text-align:{"right" if o in _NUMBERS else "left"};padding:2px 8px;vertical-align:top;'
-              f'white-space:{"normal" if o == names[-1] else "nowrap"}' for o in names]
-    for i, (cells, rows) in enumerate(lines):
-        tag, cells = 'td' if i else 'th', [*map(escape, cells)]
-        if len(rows) > 1:
-            table = _as_html([(o, ()) for o in [*heads, *rows]])
-            cells[-1] = f'<details><summary>{cells[-1]}</summary>{table}</details>'
-        row = ''.join(f'<{tag} style="{style}">{c}</{tag}>' for c, style in zip(cells, styles))
-        res.append(f'<tr style="background:none;border-top:1px solid #8886">{row}</tr>')
-    return f'<table style="border-collapse:collapse;margin:0">{"".join(res)}</table>'
+    "Write rows of cells as a table, words first"
+    return html_table([[o[0], o[-1], *o[1:-1]] for o in lines], left=3)
+
+def _unfolding(text, lines):
+    "Return a cell that a click unfolds into a table, unless this has a single row below its header"
+    return Rich(text, f'<details><summary>{escape(text)}</summary>{_as_html(lines)}</details>') if lines[2:] else text
 
 # %% ../../nbs/loop/02_hook_table.ipynb #hkt00001
 _MEANINGS = dict(re.findall(r'`(\w+)(?:\(.+\))?` +([^;\n]+)', Hook.__doc__ or ''))   # by event or step
+
+# %% ../../nbs/loop/02_hook_table.ipynb #adv1ce02
+_LEVELS = 'fit', 'epoch', 'batch'
+_INDENT = '\xa0\xa0\xa0'
+
+def _level(point): return 1 if re.search('_epoch|_valid', point) else 0 if re.search('_fit|_cancel', point) else 2
 
 # %% ../../nbs/loop/02_hook_table.ipynb #f498b246
 class HookTable:
@@ -91,35 +95,36 @@ class HookTable:
         for point, here in calls.at.items():
             hooks = [c.hook for c in here if point not in self._skip]
             for h, c in zip(hooks, here):       # in a hook's own call, the time of the inner ones is subtracted already
-                self.rows.append(HookRow(point, h.name, h.ord, _why(h, hooks), c.n, max(c.time_s, 0)))
+                self.rows.append(HookRow(point, h.name, h.ord, _why(h, hooks, calls.hooks), c.n, max(c.time_s, 0)))
         self._all = all or not self.rows
 
     def _numbers(self, rows):
         "Cells of some rows: the largest number of calls, the time and its share; none before a fit"
         if not any(r.calls for r in self.rows): return []
         n, time, total = max(r.calls for r in rows), *(sum(r.time_s for r in o) for o in (rows, self.rows))
-        return [f'{n:,}', _duration(time) if n else '', _bar(time/(total or 1))]
+        return [_bar(time/(total or 1)), f'{n:,}', _duration(time) if n else '']
 
     def _lines(self):
         "Yield the cells of each event or step, and rows of cells of its hooks one by one; names come first"
         total, idle, times = self._numbers(self.rows), [], Counter()
-        names, blank = ['calls', 'time', 'share'][:len(total)], ['' for _ in total]
-        yield ['when', *names, 'hooks, in order'], [['hook', *names, 'ord', 'why, or what happens']]
+        names, blank = ['share', 'calls', 'time'][:len(total)], ['' for _ in total]
+        what = 'hooks, in order' if self.rows else 'events and steps, without a hook'
+        yield ['when', *names, what], [['hook', *names, 'ord', 'why there' + ', or what happens'*self._all]]
         for point in LIFECYCLE:
             rows = [r for r in self.rows if r.point == point]
             each = [[r.hook, *self._numbers([r]), str(r.ord), r.why] for r in rows]
+            if rows and point in STEPS: each.append(['(step)', *blank, '', ''])
+            text, numbers = ' › '.join(o[0] for o in each), self._numbers(rows) if rows else blank
             if not rows:
                 none = '(never reached)' if point in self._skip else '(none)'
                 meaning = _MEANINGS.get(point, '').replace('`', '')
-                if self._all: yield [point, *blank, f'{none} {meaning}'], [[none, *blank, '', meaning]]
-            elif total and not self._all and not any(r.calls for r in rows): idle.append(point)
-            else:
-                if point in STEPS: each.append(['(step)', *blank, '', ''])
-                yield [point, *self._numbers(rows), ' › '.join(o[0] for o in each)], each
+                text, each = f'{none} {meaning}', [[none, *blank, '', meaning]]
+            if rows and total and not (self._all or any(r.calls for r in rows)): idle.append(point)
+            elif rows or self._all: yield [_INDENT*_level(point) + point, *numbers, text], each
         if idle: yield ['never called', *blank, ', '.join(idle)], []
         for r in self.rows: times[r.hook] += r.time_s
         slowest = ', '.join(f'{k} {100*t/(times.total() or 1):.0f} %' for k, t in times.most_common(3))
-        if total: yield ['all hooks', '', total[1], '', f'most of it: {slowest}'], []
+        if total: yield ['all hooks', '', '', total[2], f'most of it: {slowest}'], []
 
     def __str__(self):
         rows = []
@@ -130,4 +135,12 @@ class HookTable:
 
     __repr__ = _repr_markdown_ = __str__
 
-    def _repr_html_(self): return _as_html([*self._lines()])
+    def _repr_html_(self):
+        (names, heads), *lines = self._lines()
+        if not self.rows:       # a line for each level, which unfolds into its points
+            points = [(o[0], o[1].removeprefix('(none) ')) for o, _ in lines]
+            heads, lines = [['when', 'what happens']], []
+            for i, level in enumerate(_LEVELS):
+                rows = [o for o in points if _level(o[0]) == i]
+                lines.append(([_INDENT*i + level, ', '.join(o[0].strip() for o in rows)], rows))
+        return _as_html([names, *([*o[:-1], _unfolding(o[-1], [*heads, *rows])] for o, rows in lines)])

@@ -186,7 +186,7 @@ class Call:
 
     def around(self, learn: Any, step: Callable) -> Callable:
         "Wrap the hook's method around a step or the next wrapper"
-        f, takes_loss = self.f, self.point == 'do_backward' and _takes_loss(self.f)
+        f, takes_loss = self.f, self.point == 'do_backward' and 'loss' in signature(self.f).parameters
         def wrapped(*loss):
             self.n += 1
             nxt, start = _Next(self, step, loss), perf_counter()
@@ -199,11 +199,6 @@ class Call:
                 self.time_s += perf_counter() - start - nxt.time_s
                 nxt.error = nxt.loss = None     # neither an error nor a graph outlives the call
         return wrapped
-
-def _takes_loss(f):
-    "Return whether the wrapper of `do_backward` has a parameter for the loss"
-    try: return 'loss' in signature(f).parameters
-    except (TypeError, ValueError): return False        # some built-in functions have no signature
 
 # %% ../../nbs/loop/01_hooks.ipynb #c90374c2
 class _Next:
@@ -289,7 +284,7 @@ def _sorted(hooks):
 # %% ../../nbs/loop/01_hooks.ipynb #053161eb
 def as_hooks(hooks: Hook | Iterable[Hook]) -> tuple[Hook, ...]:
     "Return hooks as a tuple"
-    return tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
+    return tuple(hooks) if isinstance(hooks, Iterable) and not isinstance(hooks, str) else (hooks,)
 
 # %% ../../nbs/loop/01_hooks.ipynb #5db0dd16
 def _check_hook(hook, others):
@@ -299,6 +294,7 @@ def _check_hook(hook, others):
         how = 'LambdaHook(after_step=f) makes one of a function'
         if hasattr(hook, 'get_last_lr'):
             how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
+        if isinstance(hook, str): how = f'pass an instance, hooks=[{hook}()]'
         raise TypeError(f'{hook!r} is not a hook; {how}')
     if isinstance(hook.ord, bool) or not isinstance(hook.ord, (int, float)) or hook.ord != hook.ord:
         raise TypeError(f'ord of {hook.name} is {hook.ord!r}: expected a number')

@@ -542,7 +542,8 @@ class Learner:
                 if o is not None and length(o) == 0: raise ValueError(
                     f'{name}{key and f"[{key!r}]"} is empty: no data, or drop_last with less than one batch?')
         if not any(p.requires_grad for p in named_parameters(trained(self)).values()): raise ValueError(
-            f'{type(self.own_model).__name__} has no trainable parameters: nothing to fit; unfreeze some')
+            f'{type(self.own_model).__name__} has no trainable parameters: nothing to fit; unfreeze some, '
+            'or keep layers in an nn.ModuleList, not in a Python list')
         if not self._opts: raise ValueError(
             'there is no optimizer: the model had no parameters when the learner was made; set learn.opt')
         self.metrics = as_metrics(self.metrics, sets_of(self.valid_dl))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import check_kinds, did_you_mean, with_comments
+from ..base import check_kinds, did_you_mean, entries, with_comments
 from ..data import sets_of
 from .hooks import is_custom
 from .mistakes import check_shapes
@@ -31,7 +31,8 @@ def accuracy(
     return _accuracy(pred, targ)[0]
 
 def _accuracy(pred, targ):
-    "Return the accuracy, and the number of targets that count"
+    "Return the accuracy, and the number of targets that count; of packed or jagged sequences, those of all tokens"
+    pred, targ = entries(pred), entries(targ)
     ids = targ.squeeze(1) if pred.ndim == targ.ndim > 1 == targ.size(1) else targ
     if pred.ndim < 2 or pred.size(1) < 2 or ids.shape != (best := pred.argmax(1)).shape:
         raise ValueError(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVENT_NAMES', 'refuse_others', 'is_data', 'refuse_fit', 'missing_name', 'check_model', 'is_samples', 'float_dtype',
-           'check_shapes', 'check_first']
+           'check_shapes', 'check_first', 'about_error']
 
 # %% ../../nbs/loop/00_mistakes.ipynb #9c197cb3
 import warnings
@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ..base import did_you_mean
-from .steps import unpack
+from ..base import copied, described, did_you_mean
+from .optim import gradients
+from .steps import torch_loss, unpack
 
 # %% ../../nbs/loop/00_mistakes.ipynb #ce450dd0
 def _by_name(table):
@@ -150,26 +151,43 @@ def float_dtype(model: nn.Module) -> torch.dtype | None:
 
 # %% ../../nbs/loop/00_mistakes.ipynb #m1sta003
 def _are_probabilities(x):      # (n, classes, ...)
-    "Return whether the entries of each sample are at least 0 and sum to 1"
+    "Return whether the entries of each sample are at least 0 and sum to 1, to what bfloat16 can tell apart"
     x = x.detach().float()
-    return ((x >= 0).all() & ((x.sum(1) - 1).abs() < 1e-3).all()).tolist()     # a bool
+    sums = x.sum(min(1, x.ndim - 1))
+    return ((x >= 0).all() & ((sums - 1).abs() < .05).all()).tolist()       # a bool
 
 def _check_classes(pred, targ):
-    "Refuse one number for each sample, and float targets that do not sum to 1; warn of predictions that do"
+    "Refuse one number for each sample, and float targets that do not sum to 1"
     if targ.ndim and (pred.ndim < 2 or pred.size(1) < 2): raise ValueError(
         f'cross_entropy compares classes, and predictions of shape {tuple(pred.shape)} have one number for each '
         'sample: return logits of shape (n, n_classes), or pass loss_fn=F.binary_cross_entropy_with_logits for two '
         'classes, or F.mse_loss for numbers')
-    if pred.ndim < 2: return
-    is_soft = targ.is_floating_point() and targ.shape == pred.shape
+    is_soft = targ.ndim and targ.is_floating_point() and targ.shape == pred.shape
     if is_soft and not _are_probabilities(targ): raise ValueError(
         'cross_entropy takes float targets of the shape of the predictions, '
         f'{tuple(targ.shape)}, for probabilities, and these do not sum to 1: pass class ids, '
         'y.argmax(1), or, where a sample has several classes, '
         'loss_fn=F.binary_cross_entropy_with_logits')
-    if _are_probabilities(pred): warnings.warn(
-        'the predictions sum to 1, as after a softmax, and cross_entropy takes logits: it would '
-        'apply another softmax. Leave out the softmax at the end of the model', stacklevel=2)
+
+_VIEWS = '<View', '<Squeeze', '<Unsqueeze', '<Reshape', '<UnsafeView', '<ToCopy'
+
+def _is_sigmoid(pred):
+    "Return whether a sigmoid made it, looking through views"
+    node = pred.grad_fn
+    while str(node).startswith(_VIEWS): node = node.next_functions[0][0]
+    return str(node).startswith('<Sigmoid')
+
+def _check_scale(pred, loss_fn):
+    "Warn of a softmax or sigmoid before one of torch's losses of logits, and of `nll_loss` without a log_softmax"
+    if loss_fn is F.nll_loss and not _are_probabilities(pred.exp()): warnings.warn(
+        'nll_loss takes log-probabilities, and exp(pred) of these predictions does not sum to 1: pass '
+        'loss_fn=F.cross_entropy for logits, or end the model with nn.LogSoftmax(1)', stacklevel=3)
+    if loss_fn not in (F.cross_entropy, F.binary_cross_entropy_with_logits): return
+    is_soft = pred.ndim > 1 and _are_probabilities(pred)
+    if is_soft or _is_sigmoid(pred): warnings.warn(
+        f'the predictions {"sum to 1, as after a softmax" if is_soft else "come from a sigmoid"}, and '
+        f'{loss_fn.__name__} takes logits, to which it applies one itself. Leave out the '
+        f'{"softmax" if is_soft else "sigmoid"} at the end of the model', stacklevel=3)
 
 def check_shapes(pred: object, targ: object, f: Callable) -> None:
     "Refuse shapes that `f(pred, targ)` broadcasts: (n, 1) and (n,), or one output and several targets"
@@ -195,7 +213,7 @@ def check_shapes(pred: object, targ: object, f: Callable) -> None:
 
 # %% ../../nbs/loop/00_mistakes.ipynb #b4d7755c
 def check_first(learn: Any) -> None:
-    "Refuse a first batch that trains without an error, but not as intended"
+    "Refuse a first batch that trains without an error, but not as intended, or warn of it"
     pred, loss_fn = learn.pred, learn.loss_fn
     result = learn.result or {}
     if not learn.phase.total and 'n' not in result:
@@ -204,8 +222,30 @@ def check_first(learn: Any) -> None:
     targ = result.get('targ')
     for m in learn.metrics:
         if {m.pred, m.targ} <= result.keys(): m.check(result)
+    if learn.phase.generator is None and any(map(gradients, learn.opts.values())): warnings.warn(
+        'there are gradients before the first backward, which adds to them: a step returns its loss, without '
+        'loss.backward(), opt.step() and opt.zero_grad()', stacklevel=2)
     if not learn.phase.is_default or loss_fn is None: return
-    is_cross_entropy = getattr(loss_fn, 'func', loss_fn) is F.cross_entropy
     if type(pred) is not Tensor or not isinstance(targ, Tensor): return
-    if isinstance(loss_fn, nn.CrossEntropyLoss) or is_cross_entropy: _check_classes(pred, targ)
+    if torch_loss(loss_fn) is F.cross_entropy: _check_classes(pred, targ)
     else: check_shapes(pred, targ, loss_fn)
+    _check_scale(pred, torch_loss(loss_fn))
+
+# %% ../../nbs/loop/00_mistakes.ipynb #adv1ce01
+def about_error(e: Exception, learn: Any) -> str:
+    "Return what to do about an error of torch with another cause than it names; '' for others"
+    phase, text = learn.phase, str(e)
+    if 'input should be between 0 and 1' in text: return (
+        'binary_cross_entropy takes probabilities, and the predictions are logits, or nan: for logits pass '
+        'loss_fn=F.binary_cross_entropy_with_logits')
+    if 'the graph a second time' in text and not (learn.state.batch_idx or phase.generator): return (
+        'the step called backward, as the loop does after it: a step returns its loss, without loss.backward(), '
+        'opt.step() and opt.zero_grad()')
+    if phase.has_pred: return 'the model returned None: end its forward with a return' if phase.pred is None else ''
+    try:
+        x, y = learn.batch
+        if not phase.is_default or x.shape == y.shape or learn.world.size > 1: return ''
+        with torch.no_grad(): copied(learn.own_model).eval()(y)
+    except Exception: return ''
+    return (f'the model takes the targets, {described(y)}, and not the inputs, {described(x)}: are x and y swapped? '
+            'A batch is (x, y)')

@@ -296,7 +296,7 @@ def check_untrained(learn: Any) -> None:
     found = [k for k, p in after.items() if p.grad is not None and p not in held]
     if found: warnings.warn(
         f'no optimizer has {listed(found)}, which got a gradient: pass it to an optimizer, or '
-        'freeze it, requires_grad_(False); a model has what is in its attributes or an nn.ModuleList', stacklevel=2)
+        'freeze it, requires_grad_(False); layers in a Python list or dict belong in an nn.ModuleList', stacklevel=2)
 
 # %% ../../nbs/loop/09_optim.ipynb #1ad8b530
 def needs_closure(opt: Optimizer) -> bool:

@@ -58,9 +58,9 @@ def about_step(batch: object, how: str) -> str:
     "Say what `predict` runs where it failed in a step of the user's own, and show a `predict_step`"
     inputs = '*batch' if isinstance(batch, (list, tuple)) and how != 'bare' else 'batch'
     if isinstance(batch, Mapping): inputs = ', '.join(f'batch[{k!r}]' for k in batch)
-    return ('predict ran your own step: pass whole batches, as in training, or write\n'
+    return ('predict ran your own step, which takes batches as in training: pass such, or, for inputs alone, write\n'
             f'    def predict_step(batch, learn): return learn.model({inputs})\n'
-            'and pass it to the learner, Learner(..., predict_step=predict_step)')
+            'and pass it to the learner, Learner(..., predict_step=predict_step); for one sample predict(x[None])')
 
 def _joined(name, outputs):
     "Join the outputs of batches: rows of tensors, entries of lists, each field of a nesting; of others make a list"
@@ -95,8 +95,8 @@ class Joined:
         counts = sample_counts(x) or ([1] if isinstance(x, Tensor) else sizes)
         if sizes.isdisjoint(counts): raise ValueError(
             f'{self.name} of a batch of {" or ".join(map(str, sorted(sizes)))} are {described(x)}: expected one row or '
-            "one entry of a list for each sample. If the batch holds another number of samples, return it as 'n' from "
-            'the step')
+            "one entry of a list for each sample. For one sample pass x[None]; if the batch holds another number of "
+            "samples, return it as 'n' from the step")
         self.outputs.append(map_tensors(lambda t: t.detach().to('cpu', copy=True), x))
 
     def result(self) -> Any:    # of the type of the outputs
