@@ -17,7 +17,7 @@ from typing import Any
 from ..base import format_time
 from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
 from ..loop import Learner, MainProcessHook, as_rate, set_option
-from .output import front_end
+from .display import front_end
 
 # %% ../../nbs/show/03_controls.ipynb #c66a1bb2
 def unpause(learn: Learner) -> None:
