@@ -277,7 +277,7 @@ def planned(learn: Learner) -> tuple[int, int] | tuple[None, None]:     # (None,
     if plan.next_valid is not None: passes.update(range(plan.next_valid, last + 1, plan.valid_every or last + 1))
     return epochs*(n or 0) + rest*accum - done, len(passes)
 
-# %% ../../nbs/show/02_display.ipynb #ecfca9e4
+# %% ../../nbs/show/02_display.ipynb #e6d741cb
 def _advice(dl):
     "Say what to do about a slow loader"
     if not isinstance(dl, DataLoader): return f'the {type(dl).__name__} is slower than the model'
@@ -329,7 +329,8 @@ class Pace:
         each = {k: s/n for k, (s, n, _) in self.spent.items() if n}     # seconds of a batch
         if not each: return ['starting']
         now, left = each.get(self.trains, max(each.values())), self.left(learn)
-        return format_pace(1, now, left and sum(n*each.get(k, now) for k, n in zip(self.spent, left)))
+        guess = {True: now, False: now/3}       # forward is a third of a step, or less
+        return format_pace(1, now, left and sum(n*each.get(k, guess[k]) for k, n in zip(self.spent, left)))
 
     def waiting(self, learn: Learner) -> list[str]:
         "Say what share of the time is spent waiting for data, if that is much, and what to do about it"
@@ -370,7 +371,7 @@ def _harmless(f):
             warnings.warn(f'{text}see learn.display.error', RuntimeWarning, stacklevel=3)
     return wrapped
 
-# %% ../../nbs/show/02_display.ipynb #69f23d4b
+# %% ../../nbs/show/02_display.ipynb #57da8be8
 class Display(MainProcessHook):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique, provides = 100, True, ('display',)
@@ -422,6 +423,7 @@ class Display(MainProcessHook):
     def after_valid(self, learn: Learner) -> None:
         "Print a pass in the midst of an epoch; that at its end is in the epoch's row"
         h, at_end = learn.history, learn.fitting.is_trained or learn.state.batch_idx == length(learn.train_dl)
+        self.plotted_at = -math.inf     # the next picture has it, as the line and the table do
         self.pace.count(learn)
         if at_end or h.n_steps == self.pace.end or not (isinstance(self.screen, Text) and self.screen.every): return
         self.screen.write(self.status(learn, h.valid_rows[-1]).text(self.screen.width))
