@@ -164,7 +164,7 @@ class Notebook:
         picture = chart.bundle() if chart else _bundle()
         self.put(_bundle(status.html(False), status.text()), picture, _bundle(table, text))
 
-# %% ../../nbs/show/02_display.ipynb #3ffba6a8
+# %% ../../nbs/show/02_display.ipynb #47fcb938
 class Text:
     "Lines on a terminal, perhaps with a bar below them, in a pipe or in a log: one for each epoch, and a few between"
     flush_s = .02       # shortest time between two flushes: faster rows wait in the buffer
@@ -211,8 +211,8 @@ class Text:
         mark, self.best = '*' if now < self.best else ' ', min(now, self.best)
         head, cells, *_ = history.lines(len(history) - 1, width=self.width)
         least = ['0'*(5 if o in ('epoch', 'time') else 8) for o in head]
-        first, _, line = text_table([head, least, cells]).splitlines()
-        if head != self.head: self.write(first)
+        if head != self.head: self.write(text_table([head, least]).splitlines()[0])
+        line = text_table([head, least, cells]).splitlines()[-1]
         self.write(mark + line[1:] if line[0] == ' ' else line)     # no room from epoch 10,000 on
         self.head = head
 
@@ -277,7 +277,7 @@ def planned(learn: Learner) -> tuple[int, int] | tuple[None, None]:     # (None,
     if plan.next_valid is not None: passes.update(range(plan.next_valid, last + 1, plan.valid_every or last + 1))
     return epochs*(n or 0) + rest*accum - done, len(passes)
 
-# %% ../../nbs/show/02_display.ipynb #e6d741cb
+# %% ../../nbs/show/02_display.ipynb #226f93e8
 def _advice(dl):
     "Say what to do about a slow loader"
     if not isinstance(dl, DataLoader): return f'the {type(dl).__name__} is slower than the model'
@@ -288,23 +288,17 @@ class Pace:
     def __init__(self, learn: Learner):
         self.opened = self.clock = perf_counter()       # clock: of the latest count
         self.n_valid = 0 if learn.valid_dl is None else length(learn.valid_dl)      # None: unknown
-        self.done = self.first = self._done(learn)      # batches of training and validation
-        batches, left = planned(learn)[0], self.left(learn)
-        self.end = batches and learn.history.n_steps + batches      # number of the last training batch, if known
-        self.total = left and sum(left)
         self.trains = True                              # whether the batches of the next count train
         # does it train? → seconds, batches, seconds of waiting for data
         self.spent = {o: [0.]*3 for o in (True, False)}
         self.seen, self.waited = None, 0.               # opening of the training pass, and how long it waited
+        self.done = self.first = self._done(learn)      # batches of training and validation
+        self.count(learn)
+        self.total = self.left and sum(self.left)
 
     def _done(self, learn):
         h = learn.history
         return h.n_steps + len(h.valid_rows)*(self.n_valid or 0) + learn.valid_idx
-
-    def left(self, learn: Learner) -> list[int] | None:
-        "Return how many batches of training and of validation are left, if that is known"
-        batches, passes = planned(learn)
-        return None if None in (batches, self.n_valid) else [batches, passes*self.n_valid - learn.valid_idx]
 
     def count(self, learn: Learner) -> None:
         "Count what was done since the last time, all of it in training or all in validation"
@@ -318,19 +312,24 @@ class Pace:
             spent[2] += (self.waited - waited)*new_s/max(now - since, 1e-9)     # as in earlier passes, if any
         if spent[0] > 20: spent[:] = [o/2 for o in spent]       # newer seconds count more
         self.clock, self.done, self.trains = now, done, fit.valid is None
+        batches, passes = planned(learn)
+        self.end = None if batches is None else learn.history.n_steps + batches     # number of the last training batch
+        # batches of training and of validation, if known
+        self.left = None if None in (batches, self.n_valid) else [batches, passes*self.n_valid - learn.valid_idx]
 
     @property
     def share(self) -> float | None:
         "The fraction of all batches that is done; None if their number is unknown"
         return min(max((self.done - self.first)/self.total, 0), 1) if self.total else None
 
-    def words(self, learn: Learner) -> list[str]:
+    def words(self) -> list[str]:
         "Write rate and remaining time"
         each = {k: s/n for k, (s, n, _) in self.spent.items() if n}     # seconds of a batch
         if not each: return ['starting']
-        now, left = each.get(self.trains, max(each.values())), self.left(learn)
+        now = each.get(self.trains, max(each.values()))
         guess = {True: now, False: now/3}       # forward is a third of a step, or less
-        return format_pace(1, now, left and sum(n*each.get(k, guess[k]) for k, n in zip(self.spent, left)))
+        left_s = self.left and sum(n*each.get(k, guess[k]) for k, n in zip(self.spent, self.left))
+        return format_pace(1, now, left_s)
 
     def waiting(self, learn: Learner) -> list[str]:
         "Say what share of the time is spent waiting for data, if that is much, and what to do about it"
@@ -371,7 +370,7 @@ def _harmless(f):
             warnings.warn(f'{text}see learn.display.error', RuntimeWarning, stacklevel=3)
     return wrapped
 
-# %% ../../nbs/show/02_display.ipynb #57da8be8
+# %% ../../nbs/show/02_display.ipynb #f86334bf
 class Display(MainProcessHook):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique, provides = 100, True, ('display',)
@@ -448,7 +447,7 @@ class Display(MainProcessHook):
     def _where(self, learn):
         "Name the epoch, and the training or validation batch as on the plot's axis"
         total, batch = learn.plan.end_epoch, f'batch {learn.history.n_steps}'
-        if self.pace.end: batch += f'/{self.pace.end}'
+        if self.pace.end is not None: batch += f'/{self.pace.end}'
         if learn.fitting.valid is not None: batch = f'validating {learn.valid_idx}/{self.pace.n_valid or "?"}'
         return f'epoch {learn.state.epoch}{"" if total is None else f"/{total}"} · {self.note or batch}'
 
@@ -470,7 +469,8 @@ class Display(MainProcessHook):
                 words[-1] += f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
         words += [*filter(None, [self.remark]), *pace.waiting(learn)]
         if self.is_paused: return Status(f'paused · {self._where(learn)}', words, (), pace.share, 'paused')
-        return Status(self._where(learn), words, pace.words(learn), pace.share)
+        if valid: return Status(self._where(learn), [*words, *pace.words()])     # the values need the room
+        return Status(self._where(learn), words, pace.words(), pace.share)
 
     @_harmless
     def draw(self, learn: Learner) -> None:
