@@ -9,7 +9,6 @@ __all__ = ['quiet_optuna', 'opened', 'counts_of', 'Trials']
 import math, warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -160,5 +159,4 @@ class Trials(_Rows, Shown):
         rows = self.trials if rows is None else rows
         sources = [self._source(o['run']) for o in rows]
         values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
-        chart = chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
-        return replace(chart, alt='plot of the trials')
+        return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)

@@ -9,7 +9,6 @@ __all__ = ['LiveView', 'Stored', 'status_line', 'View']
 import math, os, sys, threading, warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from secrets import token_hex
 from time import monotonic
@@ -296,8 +295,6 @@ class _RunOutput(LiveView):
     def _close_area(self, area, status):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status)
-        n = self.tail.history.n_steps - self.contents.first_batch
-        if chart is not None: chart = replace(chart, alt=f'plot of {n} batches')
         area.end(Line(line, share=share, state=state), chart, table, self.contents.table())
 
 # %% ../../nbs/runs/05_view.ipynb #vi30vi
