@@ -1,7 +1,7 @@
 """What the live display costs, in a real Jupyter kernel: `python benchmarks/display.py [seconds]`
 
-The display's share of the wall time, for steps of 50 µs, 1 ms and 100 ms: by its own clock, and by comparing
-fits with and without a display. In the first second, pictures come at once; after it, the budget of 2% holds.
+The display's share of the wall time, for steps of 50 µs, 1 ms and 100 ms, by comparing fits with and without a
+display. In the first second, pictures come at once; after it, the budget of 2% holds.
 Then the milliseconds of an update when many steps are already recorded, compared with a redraw by pyplot, as in
 other trainers.
 """
@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from trainer_nb.all import History, Learner
-from trainer_nb.loop import StepState
-from trainer_nb.show.display import Region
-from trainer_nb.show.output import Pace
+from trainer_nb.draw import Plot
+from trainer_nb.show import Notebook, Status
 
 torch.set_num_threads(1)
 
@@ -29,7 +28,7 @@ class Spin(Learner):
 
 
 def fit(step_s, seconds, display):
-    "(seconds of a step in the first second, after it, and what the display says it cost)"
+    "(seconds of a step in the first second, after it, and the updates a second)"
     clock, loss = [], torch.tensor(1.)
     def step(batch, learn):
         clock.append(perf_counter())
@@ -40,32 +39,27 @@ def fit(step_s, seconds, display):
     learn.fit(max_steps=max(int(seconds/step_s), 5))
     n = bisect_left(clock, clock[0] + 1)
     first, rest = (clock[n] - clock[0])/n, (clock[-1] - clock[n])/(len(clock) - n - 1)
-    return first, rest, learn.display.cost if display else None
+    return first, rest, learn.display.budget.n/(clock[-1] - clock[0]) if display else None
 
 
 def shares(seconds, rounds=7):
-    print('| step | updates a second | by its own clock | by comparison | in the first second |')
-    print('| --- | ---: | ---: | ---: | ---: |')
+    print('| step | updates a second | share of the time | in the first second |')
+    print('| --- | ---: | ---: | ---: |')
     for step_s, name in (50e-6, '50 µs'), (1e-3, '1 ms'), (.1, '100 ms'):
         runs = [(fit(step_s, seconds, 'html'), fit(step_s, seconds, False)) for _ in range(rounds)]
-        costs = [shown[-1] for shown, _ in runs]
         first, rest = (median(1 - without[i]/shown[i] for shown, without in runs) for i in (0, 1))
-        print(f'| {name} | {median(o.n_draws/o.wall_s for o in costs):.1f} | '
-              f'{median(o.share for o in costs):.2%} | {rest:.2%} | {first:.2%} |')
+        print(f'| {name} | {median(shown[-1] for shown, _ in runs):.1f} | {rest:.2%} | {first:.2%} |')
 
 
-class Stub:
-    "As much of a learner as a screen looks at"
-    bounds, metrics, hooks = {'row': 0, 'batch': 0, 'epoch': None}, ['accuracy'], ()
-    fitting, state = None, StepState()
-    def __init__(self, n):
-        self.history, n_epochs = History(), 10
-        for e in range(n_epochs):
-            each = n//n_epochs
-            self.history.columns.extend(each, {'train_loss': torch.rand(each), 'lr': [1e-3]*each})
-            self.history.add_valid({'epoch': e, 'step': 0, 'valid_loss': .5, 'valid_accuracy': .9})
-            self.history.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5,
-                                    'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
+def recorded(n, n_epochs=10):
+    "A history of `n` batches"
+    h = History()
+    for e in range(n_epochs):
+        h.columns.extend(n//n_epochs, {'train_loss': torch.rand(n//n_epochs), 'lr': [1e-3]*(n//n_epochs)})
+        h.valid_rows.append({'batch': h.n_steps, 'epoch': e, 'step': 0, 'valid_loss': .5, 'valid_accuracy': .9})
+        h.add_epoch({'epoch': e, 'train_loss': .5, 'train_accuracy': .9, 'valid_loss': .5,
+                     'valid_accuracy': .9, 'lr': 1e-3, 'time_s': 1.})
+    return h
 
 
 def timed(f):
@@ -76,17 +70,21 @@ def timed(f):
 
 def updates(n_updates=50):
     print('\n| recorded steps | one update, ms | last picture, ms |\n| ---: | ---: | ---: |')
-    stubs = {n: Stub(n) for n in (1000, 100_000, 1_000_000)}
-    screens = {n: Region(o, 2*n, True) for n, o in stubs.items()}
-    progress, times = Pace(100), {n: [] for n in stubs}
-    for screen, stub in zip(screens.values(), stubs.values()): screen.draw(stub, 'first', progress)
+    histories = {n: recorded(n) for n in (1000, 100_000, 1_000_000)}
+    shown, times = {n: (Notebook(), Plot(0, 1)) for n in histories}, {n: [] for n in histories}
+    def update(n):
+        (screen, plot), h = shown[n], histories[n]
+        screen.draw(Status('running'), plot.chart(h.plot_data(), 2*n), h.html())
+    def end(n):
+        (screen, plot), h = shown[n], histories[n]
+        screen.end(Status('done'), plot.final(h.plot_data()), h.html(), h.text())
+    for n in histories: update(n)
     for _ in range(n_updates):
-        for n, stub in stubs.items():
-            stub.history.columns.extend(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
-            times[n].append(timed(lambda: screens[n].draw(stub, progress.at(5), progress)))
-    screens[1000].close(stubs[1000], 'matplotlib is loaded', 'done')
-    for n, stub in stubs.items():
-        print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: screens[n].close(stub, "done", "done")):.0f} |')
+        for n, h in histories.items():
+            h.columns.extend(10, {'train_loss': torch.rand(10), 'lr': [1e-3]*10})
+            times[n].append(timed(lambda: update(n)))       # noqa: B023
+    end(1000)       # matplotlib is loaded
+    for n in histories: print(f'| {n:,} | {median(times[n]):.2f} | {timed(lambda: end(n)):.0f} |')      # noqa: B023
 
 
 def pyplot(n=1000, n_updates=20):

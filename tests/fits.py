@@ -11,7 +11,7 @@ import torch
 from common import batches, digest, make_learner, shuffled
 from trainer_nb.show import lr_find   # noqa: F401   for those that import this module
 from trainer_nb.all import Hook, LambdaHook, accuracy
-from trainer_nb.show.output import Budget
+from trainer_nb.show import Budget
 
 N_EPOCHS, N_BATCHES = 3, 20
 tests = Path(__file__).parent
@@ -65,14 +65,14 @@ class Pace(Hook):
     "Steps are slow, and slower still while the display lags behind: on a busy machine it updates less often"
     def after_backward(self, learn):
         n = learn.state.optimizer_step + 1
-        time.sleep(.02 if learn.display.cost.n_draws >= 6*n//(N_EPOCHS*N_BATCHES) else .4)
+        time.sleep(.02 if learn.display.budget.n > 6*n//(N_EPOCHS*N_BATCHES) else .4)
 
 class Eager(Budget):
     "Updates that come as on a fast machine, however busy this one is"
     @contextmanager
     def drawing(self):
         with super().drawing(): yield
-        self.next = self.clock() + .2
+        self.next = time.perf_counter() + .2
 
 class Lossy(Hook):
     "A front end that loses some updates of displays, while the fit runs or to the end"

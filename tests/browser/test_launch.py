@@ -10,7 +10,7 @@ SEEN = '''import json, psutil, torch
 print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'cancelled': learn.cancelled,
                   'epochs': learn.state.epoch, 'steps': len(learn.history.steps['train_loss']),
                   'group': torch.distributed.is_initialized(), 'error': str(learn.display.error),
-                  'draws': learn.display.cost.n_draws}))'''
+                  'draws': learn.display.budget.n}))'''
 SVG = 'querySelector(\'img[src^="data:image/svg"]\')'       # the live picture
 
 def seen(page, k):

@@ -10,7 +10,6 @@ from trainer_nb.base import rng_state, set_seed
 from trainer_nb.data import TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.data import Pass
-from trainer_nb.show.output import Budget
 
 
 def test_a_read_only_array_is_copied_without_a_warning(recwarn):
@@ -33,11 +32,10 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
     def look(learn):
         now[0] += work
         if clock() > look.next:       # as the display does, now and then
-            lines.append((clock(), learn.display.line.text(learn, '', '')))
+            lines.append((clock(), learn.display.status(learn).text()))
             look.next = clock() + .2
     look.next = 0
-    for o in 'data.passes', 'show.display', 'show.status': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
-    monkeypatch.setattr('trainer_nb.show.display.Budget', lambda: Budget(clock))
+    for o in 'data.passes', 'show.display': monkeypatch.setattr(f'trainer_nb.{o}.perf_counter', clock)
     learn = make_learner(train_dl=Loader(n, wait), valid_dl=Loader(3, 0), hooks=[LambdaHook(after_step=look)],
                          display='text')
     learn.fit(max_steps=1000)
@@ -45,7 +43,7 @@ def test_the_status_says_that_the_loop_waits(wait, work, said, n, monkeypatch):
     if said:
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'the Loader is slower than the model' in lines[-1][1] and all(abs(o - said) <= 2 for o in shares)
-    assert learn.display.line.waiting is None
+    assert learn.display.screen is None
 
 class Own(TensorLoader):
     "Draws its order from Python's stream, of which its base class knows nothing"

@@ -144,7 +144,7 @@ def test_valid_first_valid_every_and_the_count_of_batches():
     def count(learn):
         if not learn.training: seen.append((learn.valid_idx, learn.n_batches))
     look = LambdaHook(after_step=count,
-                      after_valid=lambda learn: total.append(learn.get_hook(Display).line.progress.total))
+                      after_valid=lambda learn: total.append(learn.get_hook(Display).pace.total))
     learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[look], display='text')
     h = learn.fit(2, valid_first=True)
     assert h.valids['step'] == [0, 4, 8] and seen == [(i, 7) for i in range(1, 8)]*3 and total == [8 + 3*7]*3

@@ -2,7 +2,6 @@
 import io, logging, re, subprocess, sys
 from configparser import ConfigParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest, torch
 
@@ -10,9 +9,8 @@ from common import batches, digest, make_learner
 from trainer_nb.loop.columns import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
-from trainer_nb.show import display as module, output
-from trainer_nb.show.display import Log
-from trainer_nb.show.output import Budget, progress
+from trainer_nb.show import display as module
+from trainer_nb.show.display import Log, progress
 
 root = Path(__file__).parents[2]
 
@@ -78,8 +76,7 @@ def test_running_metrics_are_read_with_an_update_only_and_change_no_number(monke
     assert run('tty', ALWAYS) == plain and len(calls) > 80
     calls.clear()
     with monkeypatch.context() as m:        # nothing is due after the first update
-        m.setattr(module, 'Budget', lambda: Budget(lambda: 0.))
-        m.setattr(module, 'Timer', lambda *args: SimpleNamespace(start=lambda: None, cancel=lambda: None))
+        m.setattr(module, 'perf_counter', lambda: 0.)
         assert run('tty') == plain and len(calls) <= 1
 
 def test_a_line_has_at_most_eight_values_and_fits_a_terminal_of_80_columns(monkeypatch, capsys):
@@ -90,12 +87,8 @@ def test_a_line_has_at_most_eight_values_and_fits_a_terminal_of_80_columns(monke
     parts = re.split(r'[\r\n]', capsys.readouterr().out)
     assert max(map(len, parts)) < 80 and all('loss' in o and 'it/s' in o for o in live_lines(parts)[1:])
     assert 'done: 1 epoch' in ' '.join(parts[-3:])
-    line, seen = module.StatusLine.text, []
-    def keep(self, *args):
-        seen.append(line(self, *args))
-        return seen[-1]
-    monkeypatch.setattr(module.StatusLine, 'text', keep)
-    learn.fit(1)
+    seen = []
+    learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: seen.append(learn.display.status(learn).text()))])
     assert 'metric_6' in seen[-1] and 'metric_7' not in seen[-1] and ' · and 5 more · ' in seen[-1]
 
 
@@ -141,32 +134,23 @@ def test_a_stream_prints_its_validations_as_they_come(monkeypatch):
     assert not re.search(r'[\r\x1b]', pipe.getvalue())
 
 def in_slow_motion(monkeypatch, s=10.):
-    "Make each batch take ten seconds of a clock, by which the display's timers ring"
-    clock, timers = [100.], []
-    class Timer:
-        def __init__(self, wait_s, f, args): self.at, self.ring = clock[0] + wait_s, lambda: f(*args)
-        def start(self): timers.append(self)
-        def cancel(self): timers[:] = [o for o in timers if o is not self]
-    def turn(learn):
-        clock[0] += s
-        for o in [o for o in timers if clock[0] >= o.at]:
-            o.cancel()
-            o.ring()
-    monkeypatch.setattr(module, 'Timer', Timer)
-    monkeypatch.setattr(module, 'Budget', lambda: Budget(lambda: clock[0]))
-    return LambdaHook(after_step=turn, name='Turn'), timers
+    "Make each batch take ten seconds of the display's clock"
+    clock = [100.]
+    def turn(learn): clock[0] += s
+    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
+    return LambdaHook(after_step=turn, name='Turn')
 
 @pytest.mark.parametrize('hooks, every', [((), 3), ((Log(60),), 6), ((Log(None),), None)])
 def test_a_log_has_a_line_every_30_seconds_or_as_often_as_it_is_told(monkeypatch, hooks, every):
-    turn, timers = in_slow_motion(monkeypatch)
-    learn, pipe = learner('text', valid_dl=None, hooks=[*hooks, turn]), Pipe()
+    learn = learner('text', valid_dl=None, hooks=[*hooks, in_slow_motion(monkeypatch)])
+    pipe = Pipe()
     with monkeypatch.context() as m:
         m.setattr(sys, 'stdout', pipe)
         pipe.n = lambda: 0
         learn.fit(1)
     found = [int(o) for o in re.findall(r'batch (\d+)/40 · loss', pipe.getvalue())]
     assert found == ([] if every is None else [*range(every, 41, every)][:len(found)])
-    assert len(found) == (0 if every is None else 40//every) and not timers
+    assert len(found) == (0 if every is None else 40//every)
     assert [o.lstrip('* ').split()[0] for o in pipe.getvalue().splitlines()][-3:] == ['epoch', '0', 'done:']    # once
 
 def test_the_same_lines_go_to_logging(monkeypatch, caplog):
@@ -219,7 +203,7 @@ LOOPS = [(lambda: range(30), None, '30 steps in'), (list, None, '0 steps in'),
 @pytest.mark.parametrize('make, total, end', LOOPS)
 @pytest.mark.parametrize('where', ['text', 'tty', 'html'])
 def test_progress_shows_a_loop_of_your_own(make, total, end, where, monkeypatch, cell, capsys):
-    monkeypatch.setattr(output, 'front_end', lambda: where)
+    monkeypatch.setattr(module, 'front_end', lambda: where)
     assert [*progress(make(), total)] == [*make()]
     out = capsys.readouterr().out
     if where == 'html': last, out = cell[-1]['text/plain'], out + '\n'
@@ -228,7 +212,7 @@ def test_progress_shows_a_loop_of_your_own(make, total, end, where, monkeypatch,
     assert ('\r' in out) == (where == 'tty') and '\x1b' not in out
 
 def test_progress_of_a_loop_that_ends_early(monkeypatch, cell, capsys):
-    monkeypatch.setattr(output, 'front_end', lambda: 'html')
+    monkeypatch.setattr(module, 'front_end', lambda: 'html')
     seen, setitem = [], type(cell).__setitem__
     def keep(self, i, o):
         seen.append(o)
@@ -244,7 +228,7 @@ def test_progress_of_a_loop_that_ends_early(monkeypatch, cell, capsys):
 
 def test_progress_prints_a_line_every_30_seconds_in_a_log(monkeypatch, capsys):
     clock = [0.]
-    monkeypatch.setattr(output, 'perf_counter', lambda: clock[0])
+    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
     monkeypatch.setattr('time.time', lambda: clock[0])
     for _ in progress(range(10)): clock[0] += 10.
     lines = capsys.readouterr().out.splitlines()

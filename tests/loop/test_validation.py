@@ -9,7 +9,7 @@ from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save import EarlyStopping
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
-from trainer_nb.show.status import planned
+from trainer_nb.show import planned
 from trainer_nb.loop.metrics import accuracy
 
 
@@ -105,7 +105,7 @@ def test_validation_before_the_first_step():
 def test_it_is_logged_and_counted_by_the_bar(tmp_path, capsys):
     learn, shares = start(display='tty', hooks=[JSONLLogger(tmp_path/'log')]), []
     learn.fit(2, valid_first=True,
-              hooks=[LambdaHook(ord=101, after_fit=lambda learn: shares.append(learn.display.line.progress.share),
+              hooks=[LambdaHook(ord=101, after_fit=lambda learn: shares.append(learn.display.pace.share),
                                 after_valid=learn.display.draw)])
     lines = [json.loads(o) for o in (tmp_path/'log').read_text().splitlines()]
     assert [(o['kind'], o['batch']) for o in lines][:2] == [('valid', 0), ('step', 1)]

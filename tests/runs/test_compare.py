@@ -258,7 +258,7 @@ def test_live_without_widgets(tmp_path):
     append(b, '{"kind": "step", "batch": 301, "train_loss": 0.5}')
     view._draw()
     assert len(seen) == 1 and '>301<' in seen[0] and '<svg' not in seen[0]
-    view.budget.clock = lambda: view.budget.opened      # no further drawing is ever due
+    view.budget.next = float('inf')      # no further drawing is ever due
     b.write('status.json', {'state': 'failed', **now_here()})
     view.wait = lambda s: ticks.append(s) or len(ticks) > 9
     view._watch()

@@ -90,7 +90,7 @@ def slow(): return LambdaHook(after_step=lambda learn: time.sleep(.1), name='Slo
 
 def check_alone(found):
     "Each trial that is done has the weights of the same training without a sweep"
-    done = [o for o in found.rows if o['status'] == 'done']
+    done = [o for o in found.trials if o['status'] == 'done']
     assert done
     for row in done:
         set_seed(0)
@@ -103,7 +103,7 @@ def check_told(found, n):
     "Each run is told to Optuna, and nothing is left open"
     states = [o.state.name for o in found.study.trials]
     assert len(found) == n == len(list(found.folder.glob('trial-*'))) and not {'RUNNING', 'WAITING'} & {*states}
-    assert states.count('COMPLETE') == sum(o['status'] == 'done' for o in found.rows)
+    assert states.count('COMPLETE') == sum(o['status'] == 'done' for o in found.trials)
 
 def test_interrupted_and_called_again(tmp_path):
     def interrupted(trial):
@@ -115,8 +115,8 @@ def test_interrupted_and_called_again(tmp_path):
     assert equal(before, rng_state())
     check_told(found, 2)
     check_alone(found)
-    assert found.best.path.name == found.rows[0]['run'] and found.study.best_value == found.rows[0]['valid_loss']
-    assert len({o['lr'] for o in found.rows}) == 2      # the sampler does not repeat its first choice
+    assert found.best.path.name == found.trials[0]['run'] and found.study.best_value == found.trials[0]['valid_loss']
+    assert len({o['lr'] for o in found.trials}) == 2      # the sampler does not repeat its first choice
     assert repr(Trials(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
 
 @pytest.mark.soak
@@ -125,7 +125,7 @@ def test_halving(tmp_path):
     found = search(tmp_path/'a', 8, n_jobs=2, pruner=pruner, hooks=[slow()])
     check_told(found, 8)
     check_alone(found)
-    assert 1 < sum(o['status'] == 'stopped' for o in found.rows) < 7
+    assert 1 < sum(o['status'] == 'stopped' for o in found.trials) < 7
 
 
 @pytest.mark.soak
@@ -150,7 +150,7 @@ def test_a_later_failure_is_noted(tmp_path):
         if trial.number == 1: learn.metrics = [lambda pred, targ: 1/0]
         return learn
     found = search(tmp_path/'a', 3, make=failing, n_epochs=1)
-    assert [o['status'] for o in found.rows] == ['done', 'done', 'failed']
+    assert [o['status'] for o in found.trials] == ['done', 'done', 'failed']
     assert 'division by zero' in found.run('trial-001').error
 
 def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
@@ -161,7 +161,7 @@ def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
         return make(trial)
     with pytest.warns(UserWarning, match='trial 1 is left out: OSError: no data'):
         found = search(tmp_path/'a', 4, make=failing, n_epochs=1)
-    assert [o['run'] for o in sorted(found.rows, key=lambda o: o['run'])] == ['trial-000', 'trial-003']
+    assert [o['run'] for o in sorted(found.trials, key=lambda o: o['run'])] == ['trial-000', 'trial-003']
     assert [o.state.name for o in found.study.trials] == ['COMPLETE', 'FAIL', 'PRUNED', 'COMPLETE']
     check_told(search(tmp_path/'a', 3, n_epochs=1), 3)
     def pruned(trial): raise optuna.TrialPruned
@@ -189,7 +189,7 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
         optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
     for name in 'trial-000', '../b', '..', '<b>x</b>': study.ask().set_user_attr('run', name)
     found = Trials(tmp_path/'a')
-    assert [o['run'] for o in found.rows] == ['trial-000'] and found.best is None and '<b>' not in found.table()
+    assert [o['run'] for o in found.trials] == ['trial-000'] and found.best is None and '<b>' not in found.table()
     assert not (tmp_path/'hit').exists()
     with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')
 
@@ -199,7 +199,7 @@ def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
     found = search(tmp_path/'a')
     for what in tmp_path/'a', f'{tmp_path}/a/*':
         rows = compare(what).rows
-        assert {o['run'] for o in rows} == {o['run'] for o in found.rows}
+        assert {o['run'] for o in rows} == {o['run'] for o in found.trials}
         assert {k for o in rows for k in o if '.' in k} == {'optimizer.lr'}
     with pytest.raises(ValueError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
     (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
@@ -210,7 +210,7 @@ def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
         for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])
         return make(trial)
     found = search(tmp_path/'b', 1, make=odd, n_epochs=1)
-    row, = found.rows
+    row, = found.trials
     assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
     assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))
     found.run('trial-000').history.epoch_rows[0]['valid_loss'] = math.nan

@@ -10,11 +10,9 @@ from bs4 import BeautifulSoup
 from common import batches, digest, make_learner, told
 from shown import svg_of
 from trainer_nb.loop import fit
-from trainer_nb.show import controls, display as module, output, screens, status
+from trainer_nb.show import controls, display as module
 from trainer_nb.show.controls import unpause, pause
-from trainer_nb.show.display import Display
-from trainer_nb.show.screens import Region
-from trainer_nb.show.output import Budget
+from trainer_nb.show.display import Display, Notebook, Text
 from trainer_nb.loop.history import History
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.hooks import CancelFit, LambdaHook
@@ -42,7 +40,7 @@ def of(seen, place): return [o['text/html'] for i, o in seen if i == place and '
 @pytest.fixture
 def seen(cell, monkeypatch):
     "All messages of a cell, in their order; each update has a plot"
-    monkeypatch.setattr(Region, 'plot_s', 0)
+    monkeypatch.setattr(Display, 'plot_s', 0)
     seen, setitem = [], type(cell).__setitem__
     type(cell).__setitem__ = lambda self, i, bundle: (seen.append((i, bundle)), setitem(self, i, bundle))
     return seen
@@ -67,36 +65,36 @@ def test_no_number_changes(how, cell, capsys):
 def test_budget(step_s, draw_s, monkeypatch, cell):
     clock, drawn = [0.], []
     def turn(s): clock[0] += s
-    class Slow(Region):
+    class Slow(Notebook):
         def draw(self, *args):
             drawn.append(clock[0])
             turn(draw_s)
-    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
-    monkeypatch.setattr(module, 'Budget', lambda: Budget(lambda: clock[0]))
-    monkeypatch.setitem(module.SCREENS, 'html', Slow)
+    for o in 'perf_counter', 'thread_time': monkeypatch.setattr(module, o, lambda: clock[0])
+    monkeypatch.setattr(module, 'Notebook', Slow)
     clock[0] = 1.
     def work(learn):
         for _ in range(int(20/step_s)):
             turn(step_s)
-            learn.display._due(learn)
+            learn.display.after_step(learn)
     learn = learner(hooks=[LambdaHook(after_step=at(0, 1, work))])
     learn.fit(1)
-    cost = learn.display.cost
-    early = sum(o < 2. for o in drawn)      # the first second is not counted, so that the picture moves at once
-    assert cost.n_draws == len(drawn) - 1 and cost.time_s == pytest.approx(draw_s*(len(drawn) - early))
-    assert cost.wall_s == pytest.approx(clock[0] - 1)
-    assert cost.share <= .02 and all(b - a >= .2 - 1e-9 for a, b in zip(drawn, drawn[1:]))
-    assert early == (5 if step_s < .1 else early)
-    if draw_s < .01:
-        assert cost.n_draws >= min(4*cost.wall_s, cost.wall_s/step_s/3) - 3      # and what may be shown is shown
+    early, wall_s = sum(o < 2. for o in drawn), clock[0] - 1   # the first second is free: the picture moves at once
+    assert learn.display.budget.n == len(drawn) and draw_s*(len(drawn) - early) <= .02*wall_s
+    assert all(b - a >= .2 - 1e-9 for a, b in zip(drawn, drawn[1:])) and early == (5 if step_s < .1 else early)
+    if draw_s < .01: assert len(drawn) >= min(4*wall_s, wall_s/step_s/3) - 2      # and what may be shown is shown
 
 def test_long_runs_are_as_cheap_to_send(seen, n=100_000):
-    learn = learner(valid_dl=None, train_dl=[torch.zeros(1, 4)]*100,
+    learn = learner(valid_dl=None, metrics=[], train_dl=[torch.zeros(1, 4)]*100,
                     train_step=lambda batch, learn: {'loss': learn.model(batch).sum()})
-    learn.history.columns.extend(n, {'train_loss': torch.rand(n).tolist(), 'lr': [.1]*n})
-    Region(learn, 2*n, True).draw(learn, '', status.Pace(10))
-    learn.history.columns.extend(n, {'train_loss': torch.rand(n).tolist(), 'lr': [.1]*n})
-    assert sum(len(o['text/html']) for _, o in seen) < 30_000       # in base64
+    live = []
+    def more(learn):
+        for _ in range(2):
+            seen.clear()
+            learn.history.columns.extend(n, {'train_loss': torch.rand(n).tolist(), 'lr': [.1]*n})
+            learn.display.draw(learn)
+        live.extend(seen)
+    learn.fit(1, hooks=[LambdaHook(after_step=at(0, 5, more))])
+    assert learn.display.error is None and 1000 < sum(len(o['text/html']) for _, o in live) < 30_000   # in base64
 
 
 # What is left
@@ -203,7 +201,7 @@ def test_the_best_rows_are_marked_and_the_last_line_names_the_best(where, monkey
     lines = [o.split('\r')[-1].rstrip() for o in capsys.readouterr().out.split('\n')]
     rows = [o for o in lines if re.match(r'[ *] +\d', o)]
     assert [o[0] == '*' for o in rows] == [True, False, True, False]
-    assert lines[-3:-1] == ['learn has the weights of epoch 3', 'done: 4 epochs, best valid_loss 0.3 in epoch 2']
+    assert ' '.join(lines[-3:-1]) == 'done: 4 epochs, best valid_loss 0.3 in epoch 2; learn has the weights of epoch 3'
 
 def test_the_status_line_tells_what_people_look_for(seen):
     learn = learner(hooks=[LambdaHook(before_step=always)])
@@ -240,7 +238,7 @@ def test_any_live_state_is_readable_in_a_notebook_that_is_not_trusted(seen):
 
 def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     clock = [0.]
-    for o in output, controls, fit: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
+    for o in module, controls, fit: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
     def turn(s): clock[0] += s
     def f(learn):
         turn(1.)
@@ -265,7 +263,7 @@ def test_training_that_becomes_nan_says_so(seen):
         return {'loss': learn.model(batch[0]).square().mean()*factor}
     learn = learner(train_step=step, eval_step=step, metrics=[], hooks=[LambdaHook(before_step=always)])
     with told(): learn.fit(3)
-    assert learn.history.latest.status == ('3 epochs, but train_loss is nan since batch 8: '
+    assert learn.history.outcome() == ('3 epochs, but train_loss is nan since batch 8: '
                                     'lower the learning rate, or add GradClip(1.) or NaNGuard()')
     lines = [o['text/plain'] for i, o in seen if i == 0]
     assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o)
@@ -283,20 +281,81 @@ def test_the_bar_ends_exactly_at_its_end(kwargs, accum, stop, cell):
     "Of whole fits, and of fits that were stopped after a training batch, or within a validation pass"
     ends = []
     def look(learn):
-        if learn.display.screen: ends.append((learn.display.line.progress.total, learn.display.line.end))
+        if learn.display.screen: ends.append((learn.display.pace.total, learn.display.pace.end))
         if stop and learn.training != stop[1] and len(ends) == stop[0]: learn.stop()
     learn = learner(hooks=[LambdaHook(after_step=look), *([GradAccum(accum)] if accum > 1 else [])])
     learn.fit(**kwargs)
     display = learn.display
     def check():
-        line = display.line
-        assert status._done(learn) - line.before == line.progress.total and learn.history.n_steps == line.end
+        pace = display.pace
+        assert pace.done - pace.first == pace.total and learn.history.n_steps == pace.end
         assert len({*ends}) == 1
     if stop is None or not learn.stopped: return check()
     ends.clear()
     stop = None
     learn.resume()
     check()
+
+
+# True to the second
+
+def in_time(monkeypatch, train_s, valid_s, work_s=0.):
+    "A hook by which batches, and drawings with their work, take their time by the display's clocks"
+    clock, work = [0.], [0.]
+    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
+    monkeypatch.setattr(module, 'thread_time', lambda: work[0])
+    draw, lines = Notebook.draw, []
+    def drawn(self, status, *args):
+        lines.append((clock[0], status))
+        work[0] += work_s
+        clock[0] += 10*work_s       # on a busy machine
+        draw(self, status, *args)
+    monkeypatch.setattr(Notebook, 'draw', drawn)
+    def turn(learn): clock[0] += train_s if learn.training else valid_s
+    return LambdaHook(after_step=turn, name='Turn'), clock, lines
+
+def test_time_left_falls_and_each_line_is_of_its_moment(cell, monkeypatch):
+    "However much faster a validation batch is; by batches alike, it rose within each epoch"
+    turn, clock, lines = in_time(monkeypatch, .1, .01)
+    learn = learner(train_dl=batches(200), valid_dl=batches(200, seed=2), hooks=[turn])     # 40 batches each
+    n, threads = [], threading.active_count()
+    learn.fit(5, hooks=[LambdaHook(ord=101, after_step=lambda learn: n.append((clock[0], learn.history.n_steps)))])
+    left = [(t, int(o.pace[1][3:5])) for t, o in lines if len(o.pace) == 2]
+    assert len(left) > 60 and threading.active_count() == threads
+    assert all(a >= b for (_, a), (_, b) in zip(left, left[1:])), left
+    assert all(abs(clock[0] - t - s) < 1.1 for t, s in left if t > 5)
+    at = dict(n)
+    assert all(f'batch {at[t]}/200' in o.where for t, o in lines if t in at and 'batch' in o.where)
+
+def test_a_busy_machine_slows_no_display(cell, monkeypatch):
+    "What it costs is this thread's work: 10 ms in a tenth of a second"
+    turn, clock, lines = in_time(monkeypatch, .05, .05, .01)
+    learn = learner(train_dl=batches(600), valid_dl=None, hooks=[turn])
+    learn.fit(1)
+    times = [t for t, _ in lines]
+    assert clock[0] > 6 and max(b - a for a, b in zip(times, times[1:])) < 1
+    assert len({o.time for _, o in lines}) >= 1 and learn.display.error is None
+
+def test_a_fit_that_was_asked_to_end_after_an_epoch_says_how_much_it_is(cell):
+    ask = LambdaHook(after_epoch=lambda learn: learn.state.epoch == 2 and learn.request('stop_epoch'))
+    learn = learner(valid_dl=None, metrics=[], hooks=[ask])
+    learn.fit(8)
+    line = cell[0]
+    assert line['text/plain'].startswith('done: 2 of 8 epochs, as asked') and 'aria-label="25 %"' in line['text/html']
+    assert learn.history._repr_html_().startswith('<div>done: 2 of 8 epochs, as asked')
+    learn.fit(1)
+    assert learn.history.outcome().startswith('done: 1 epoch')
+
+@pytest.mark.parametrize('case', ['valid', 'rises'])
+def test_a_fit_that_went_wrong_is_not_done_and_praises_no_best(case, cell):
+    def step(batch, learn):
+        factor = 10.**learn.history.n_steps if case == 'rises' else math.nan if not learn.training else 1.
+        return {'loss': (learn.model(batch[0]).square().mean() + 1)*factor}
+    learn = learner(train_step=step, metrics=[])
+    with told(): learn.fit(3)
+    says = 'valid_loss is nan' if case == 'valid' else 'the loss has risen to more than ten times its first values'
+    assert cell[0]['text/plain'] == f'3 epochs, but {says}: lower the learning rate, or add GradClip(1.) or NaNGuard()'
+    assert '⚠' in cell[0]['text/html'] and '<b>' not in cell[2]['text/html'] and 'best' not in svg_of(str(cell[1]))
 
 
 # Odd values, odd names, many columns
@@ -324,25 +383,27 @@ def test_names_are_escaped(seen, cell):
 
 class Oops(Exception): pass
 
-@pytest.mark.parametrize('where, n', [('html', 0), ('html', 'row'), ('tty', 5), ('tty', 'close')])
+@pytest.mark.parametrize('where, n', [('html', 0), ('tty', 'row'), ('tty', 5), ('html', 'close')])
 def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys):
     calls = count()
-    class Bad(module.SCREENS[where]):
+    kind = {'html': Notebook, 'tty': Text}[where]
+    class Bad(kind):
         def fail(self, *args): raise Oops('no screen')
         def draw(self, *args):
             if next(calls) == n: self.fail()
-        row = fail if n == 'row' else module.SCREENS[where].row
-        close = fail if n == 'close' else module.SCREENS[where].close
-    monkeypatch.setitem(module.SCREENS, where, Bad)
+        row = fail
+        end = fail if n == 'close' else kind.end
+        if n != 'row': row = Text.row
+    monkeypatch.setattr(module, kind.__name__, Bad)
     learn = learner(where, hooks=[LambdaHook(before_step=always)])
     with pytest.warns(RuntimeWarning, match='display failed.*no screen') as warned: learn.fit(2)
     plain = learner(False)
     plain.fit(2)
     assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1
     assert learn.cancelled is None
-    monkeypatch.setitem(module.SCREENS, where, Bad.__base__)
+    monkeypatch.setattr(module, kind.__name__, kind)
     learn.fit(1)        # tries again
-    assert learn.display.error is None and 'done' in str(learn.history.latest.status)
+    assert learn.display.error is None and 'done' in learn.history.outcome()
 
 @pytest.mark.parametrize('look', [lambda h: h.steps, lambda h: h.plot()])
 def test_another_thread_may_look_at_any_time(look):
@@ -401,7 +462,7 @@ def test_rows_of_fast_epochs_are_written_together_and_none_is_lost(monkeypatch):
     clock, written = [0.], []
     class Stream(io.StringIO):
         def flush(self): written.append(self.getvalue().count('\n'))
-    for o in module, screens: monkeypatch.setattr(o, 'perf_counter', lambda: clock[0])
+    monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
     monkeypatch.setattr(sys, 'stdout', stream := Stream())
     def turn(learn): clock[0] += .001 if learn.state.epoch < 200 else 1.
     learn = make_learner(train_dl=batches()[:1], display='text', hooks=[LambdaHook(after_step=turn)])

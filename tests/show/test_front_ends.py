@@ -8,7 +8,7 @@ from common import digest
 from fits import N_EPOCHS, environment, start, tests
 from shown import check_interrupted, check_lines, check_markdown, check_notebook, check_outputs, check_shown
 from trainer_nb.draw import Chart, Line, Panel
-from trainer_nb.show.output import Area
+from trainer_nb.show import Notebook, Status
 
 FIT = 'learn = start(step_s=.005)\nlearn.fit(N_EPOCHS)'
 DIGEST = 'print(digest(learn)[:16])'
@@ -212,10 +212,10 @@ def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypa
     class Part:
         def __init__(self, bundle, metadata=None): self.update(bundle)
         def update(self, bundle, **kwargs): self.text = bundle['text/plain']
-    monkeypatch.setattr('trainer_nb.show.output.show_bundle', Part)
+    monkeypatch.setattr('trainer_nb.show.display.show_bundle', Part)
     chart = Chart(300, 120, [Panel(40, 20, 250, 60, [Line([0., 1.], [3., 1.], '#0072B2', 'loss')], (0, 1), (0, 4), '')])
-    area = Area()
-    area.draw('starting', body='', chart=chart)
-    area.draw('starting')
-    area.close('done', '<table></table>', chart, 'epoch  loss', 'plot')
+    area = Notebook()
+    area.draw(Status('starting'), chart, '')
+    area.draw(Status('starting'))
+    area.end(Status('done'), chart, '<table></table>', 'epoch  loss')
     assert [handle.text for handle, _ in area.outputs] == ['done', 'plot', 'epoch  loss']

@@ -21,7 +21,7 @@ from trainer_nb.features.gradients import AMP, GradAccum, GradClip
 from trainer_nb.features.schedules import LRScheduler, OneCycle
 from trainer_nb.features.weights import EMA
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.show.output import Budget
+from trainer_nb.show import Budget
 
 
 # A look at everything that can be reached from some objects. None of it is the library's code.
@@ -450,7 +450,7 @@ def test_suggestions_are_fastais():
         kind = name.split(':')[0].split()[0]
         if kind in SILENT:
             assert curve.suggestion is None and curve.suggestions == {} and SILENT[kind] in curve.why, name
-            assert curve.why in curve.status(), name
+            assert curve.why in curve.title(), name
         else:
             assert curve.suggestions == pytest.approx(theirs, rel=1e-9), name
             best = next(k for k in ('minimum', 'valley', 'steep') if curve.suggestions[k] <= curve.good_range[1])
@@ -476,7 +476,7 @@ def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
     curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(**kwargs)
     assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n)
     assert curve.suggestion is None and curve.suggestions == {}
-    assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.status()
+    assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.title()
     assert curve.plot() is not None
 
 class Always(Budget):
@@ -489,7 +489,7 @@ def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
     curve = make_learner(display='tty').lr_find(n_steps=30)
     out = capsys.readouterr().out
     assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
-    assert out.rpartition('\r')[2] == curve.status() + '\n' and '\n' not in out.rpartition('\r')[0]
+    assert out.rpartition('\r')[2] == curve.title() + '\n' and '\n' not in out.rpartition('\r')[0]
 
 def test_interrupted_at_once():
     learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])
@@ -545,7 +545,7 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     assert all(b - a > 14.9 for a, b in zip(places, places[1:]))        # none on another
     for k in late:
         curve.suggest = k,
-        assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.status()
+        assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.title()
 
 
 # Hooks and optimizers of others

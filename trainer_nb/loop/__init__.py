@@ -9,7 +9,7 @@ from .steps import (
     stack_scalars, unpack
 )
 from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank
-from .history import History
+from .history import ENDS, History
 from .optim import (
     ParamGroups, check_names, check_shared, check_untrained, found_names, gradients, group_rates, load_optimizer,
     lr_names, matching, named_parameters, named_parts, owners, parameters, refuse_closures, set_lr, set_option,

@@ -24,6 +24,7 @@ from trainer_nb.data import (
     Batch, Pass, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 )
 from .columns import Accumulator
+from .history import ENDS, Latest
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
 from .mistakes import about_error, check_first
@@ -506,6 +507,8 @@ class Fit:
             if isinstance(e, Exception): _note_place(learn, e, learn.position)
         finally:
             if self.state != 'stopped': set_opt_modes(learn.opts.values(), False)
+            how = ENDS.get(learn.cancelled)
+            learn.history.latest.ended = f'{how} {learn.position}' if how else ''
             learn.calls.close('after_fit', learn)
 
     def _free(self, learn):
@@ -562,7 +565,8 @@ class Fit:
     def run(self) -> None:
         "Train and validate, epoch by epoch, until the fit is done"
         learn, plan, state = self.learn, self.plan, self.learn.state
-        learn.history.latest.first, learn.history.latest.kept = plan.first_row, None
+        history = learn.history
+        history.latest = Latest(plan.first_row, plan.n_epochs, 'still training', monitor=history.latest.monitor)
         while self._is_due():
             is_new = self._open_epoch()
             try:

@@ -7,7 +7,7 @@ __all__ = ['Comparison', 'CompareView', 'compare']
 
 # %% ../../nbs/runs/14_comparison.ipynb #591ecafa
 from html import escape
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any, Self
 
 from ..base import cut_name, did_you_mean, listed, printable
@@ -147,7 +147,7 @@ class CompareView(LiveView):
     def __init__(self, comparison: Comparison):
         super().__init__('comparison')
         self.comparison, self.cells, self.seen = comparison, _Cells(self), None
-        self.budget, self.drawn_at = Budget(cost=thread_time, share=.0135), monotonic()
+        self.budget, self.drawn_at = Budget(.0135), monotonic()
         # to look whether they live costs 0.02 ms each, five times that beside a busy cell
         self.tick_s = max(.2, .025*len(comparison.sources))
 
@@ -163,7 +163,7 @@ class CompareView(LiveView):
         if self.seen != self._states or self.budget.is_due:
             try: self._draw()
             except Exception as e: self.report(e)       # the next picture may be drawn
-        return max(min(self.tick_s, self.budget.wait_s), .05)
+        return self.tick_s
 
     @property
     def _states(self): return [s.status.partition(' ')[0] for s in self.comparison.sources]

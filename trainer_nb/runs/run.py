@@ -80,7 +80,7 @@ class _Shown(_Window):
     def history(self) -> History:
         "The record so far"
         self._tail.update()
-        self._tail.history.latest.status = str(self.state)
+        self._tail.history.latest.ended = str(self.state)
         return self._tail.history
 
     @property
@@ -206,7 +206,7 @@ class _Results(_Steered):
         else:       # taken out of a queue, it may have checkpoints only, or nothing
             with learn.added_hooks(*self.hooks): self._load_newest(learn)
         if learn.stopped is not None: learn.stopped.plan.hooks = self.hooks
-        learn.history.latest.status = status.note
+        learn.history.latest.ended = status.note
         self._is_taken = True
 
     def _newest(self):

@@ -71,7 +71,7 @@ class HistorySource(Recorded):
         super().__init__(name)
         self.history, self.learn = history, learn
         self.seen = None        # how much the curves have
-        self.status = history.latest.status.partition(':')[0]
+        self.status = 'done' if history.latest.ended == '' else history.latest.ended or ''
         if learn is not None: self.settings = _as_settings(settings(learn, (), {}))
 
     @property

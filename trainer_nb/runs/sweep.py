@@ -17,7 +17,7 @@ from ..base import check_seed, did_you_mean, format_time, rng_state, set_rng_sta
 from ..draw import current_cell, text_table
 from ..loop import Learner, as_count
 from ..save import Lock, Monitor
-from ..show import Area, Budget, front_end
+from ..show import Budget, Notebook, Status, front_end
 from .process import warm_starts
 from .start import begin
 from .trials import Trials, counts_of, opened, quiet_optuna
@@ -77,8 +77,8 @@ class _Screen:
     "What a search shows; active: the trials that train"
     def __init__(self, sweep, n_trials):
         self.sweep, self.n_trials = sweep, n_trials
-        self.area, self.budget = Area() if front_end() == 'html' else None, Budget()
-        self.start, self.n_before = monotonic(), sum(o['epochs'] for o in sweep.rows)
+        self.area, self.budget = Notebook() if front_end() == 'html' else None, Budget()
+        self.start, self.n_before = monotonic(), sum(o['epochs'] for o in sweep.trials)
 
     def status(self, rows, active):
         "A line: how many trials, how they are, and the time left if each takes as many epochs as those before"
@@ -96,17 +96,17 @@ class _Screen:
     def draw(self, active):
         if self.area is None: return
         with self.budget.drawing():
-            rows = self.sweep.rows
+            rows = self.sweep.trials
             status, share = self.status(rows, active), self._share(rows, active)
-            self.area.draw(status, share, self.sweep.table(rows), self.sweep.chart(rows))
+            self.area.draw(Status(status, share=share), self.sweep.chart(rows), self.sweep.table(rows))
 
     def close(self, active):
-        sweep, rows = self.sweep, self.sweep.rows
-        status, text = self.status(rows, active), text_table(sweep.lines(rows))
+        sweep, rows = self.sweep, self.sweep.trials
+        status, text = self.status(rows, active), text_table(sweep.rows(rows))
         if self.area is None: return print(f'{status}\n{text}')
         share = self._share(rows, active)
         state = 'done' if share == 1 else 'stopped'
-        self.area.close(status, sweep.table(rows), sweep.chart(rows), text, sweep.label, state, share)
+        self.area.end(Status(status, share=share, state=state), sweep.chart(rows), sweep.table(rows), text)
 
 # %% ../../nbs/runs/16_sweep.ipynb #474ceef0
 def _failed(sweep, asked, e):

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import format_value, needed, open_file
-from ..draw import Chart, html_table
-from ..show import Drawn
+from ..draw import Chart, Shown, html_table
 from .folder import path_in
 from .lines import chart_of
 from .run import Run
@@ -101,7 +100,7 @@ class _Rows(_Study):
     @property
     def best(self) -> Run|None:
         "The run of the best trial that is done"
-        rows = self.rows
+        rows = self.trials
         return self.run(rows[0]['run']) if self._has_best(rows) else None
 
     def _has_best(self, rows):
@@ -109,7 +108,7 @@ class _Rows(_Study):
         return not math.isnan(rows[0][self.plan['monitor']])
 
     @property
-    def rows(self) -> list[dict]:  # column → value
+    def trials(self) -> list[dict]:  # column → value
         "Return a row for each trial: the finished ones first, the best on top, then the others"
         monitor, sign = self.plan['monitor'], -1 if self.plan['mode'] == 'max' else 1
         def place(row): return row['status'] != 'done', math.isnan(row[monitor]), sign*row[monitor]
@@ -136,29 +135,28 @@ class _Curves(Values):
     is_live = True
 
 # %% ../../nbs/runs/15_trials.ipynb #a3bb14f6
-class Trials(_Rows, Drawn):
+class Trials(_Rows, Shown):
     "The trials of a sweep; `sweep` returns one, and `Trials(folder)` reads one"
-    label = 'plot of the trials'
-    def status(self) -> str:
+    def title(self) -> str:
         "Describe in one line how the trials are"
-        rows = self.rows
+        rows = self.trials
         return ' · '.join([f'{len(rows)} trial{"" if len(rows) == 1 else "s"}', *counts_of(rows)])
 
-    def lines(self, rows: list[dict]|None = None) -> list[list[str]]:
+    def rows(self, rows: list[dict]|None = None) -> list[list[str]]:
         "Return the table, header first"
-        rows, monitor = self.rows if rows is None else rows, self.plan['monitor']
+        rows, monitor = self.trials if rows is None else rows, self.plan['monitor']
         names = [*dict.fromkeys(chain.from_iterable(rows))] or ['run']
         def cell(k, v): return written(v) if k == monitor else _text(v)
         return [names, *([cell(k, o.get(k, '')) for k in names] for o in rows)]
 
     def table(self, rows: list[dict]|None = None) -> str:
         "Write the table as HTML, with the best trial in bold"
-        rows = self.rows if rows is None else rows
-        return html_table(self.lines(rows), bold=0 if self._has_best(rows) else None)
+        rows = self.trials if rows is None else rows
+        return html_table(self.rows(rows), bold=0 if self._has_best(rows) else None)
 
     def chart(self, rows: list[dict]|None = None) -> Chart:
         "Draw the monitored values of all trials, those of the best in colour"
-        rows = self.rows if rows is None else rows
+        rows = self.trials if rows is None else rows
         sources = [self._source(o['run']) for o in rows]
         values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
         return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from secrets import token_hex
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any
 
 from ..base import format_time, printable
 from ..draw import Plot, attended_kernel, cell_thread, current_cell, widget_view
 from ..loop import History
-from ..show import STATES, Area, Budget, ButtonRow, front_end, html_stale
+from ..show import STATES, Budget, ButtonRow, Notebook, Status as Line, front_end, html_stale
 from .folder import Request, RunFolder, Status, ask, count_of, read_status
 from .fork import branch_of
 from .record import RecordTail
@@ -87,7 +87,7 @@ class LiveView(_CellThread):
 
     def __init__(self, name: str):
         super().__init__(name)
-        self.budget, self.drawn_at, self.token = Budget(cost=thread_time), None, f'c{token_hex(4)}'
+        self.budget, self.drawn_at, self.token = Budget(), None, f'c{token_hex(4)}'
 
     def _watch(self) -> None:
         "Draw what is new while anything trains, unless marimo runs the cell again; then leave the end"
@@ -240,11 +240,11 @@ class _Clicks:
             if is_answered: self.asked.clear()
 
 # %% ../../nbs/runs/05_view.ipynb #vi30pa
-class _Panel(Area):
-    "An `Area` of widgets while the run lasts, which a page that is loaded again still updates"
+class _Panel(Notebook):
+    "A `Notebook` of widgets while the run lasts, which a page that is loaded again still updates"
     is_closed = False
     def __init__(self, view: Any):
-        super().__init__(has_picture=True)
+        super().__init__()
         self.view, self.stored = view, Stored(view.box, view.token)
 
     def put(self, *bundles: tuple|None) -> None:
@@ -257,9 +257,9 @@ class _Panel(Area):
             new = self.stored.bundle(''.join(o.value for o in view.widgets), text), {}
         super().put((self.stored.live, {}), new, None)
 
-    def close(self, *args: Any, **kwargs: Any) -> None:
+    def end(self, *args: Any, **kwargs: Any) -> None:
         self.is_closed = True
-        super().close(*args, **kwargs)
+        super().end(*args, **kwargs)
 
 # %% ../../nbs/runs/05_view.ipynb #1f050004
 class _RunOutput(LiveView):
@@ -273,14 +273,14 @@ class _RunOutput(LiveView):
         self.areas, self.widgets, self.drawing = [], [], threading.Lock()
         self.advice = f'attach({os.path.relpath(folder.path)!r}) shows the run again'
 
-    def _open_area(self, status):  # `Area`
+    def _open_area(self, status):  # `Notebook`
         "Make outputs in this cell that show the run from now on"
         kernel = attended_kernel()
         if kernel is not None and not self.widgets:
             import ipywidgets as W
             self.widgets, self.has_buttons = [W.HTML() for _ in range(3)], True
             self.box = W.VBox([self.clicks.make(kernel).box, *self.widgets])
-        area = _Panel(self) if self.widgets else Area(has_picture=True)
+        area = _Panel(self) if self.widgets else Notebook()
         self._draw_areas([area], status, True)
         return area
 
@@ -289,15 +289,14 @@ class _RunOutput(LiveView):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status) if is_plotted else (None, None)
         advice = '' if status.is_over else self.advice
-        for area in areas: area.draw(line, share, table, chart, advice, state)
+        for area in areas: area.draw(Line(line, share=share, state=state), chart, table, advice)
         self.drawn_at = monotonic()
         if is_plotted: self.plotted_at = self.drawn_at
 
     def _close_area(self, area, status):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status)
-        n = self.tail.history.n_steps - self.contents.first_batch
-        area.close(line, table, chart, self.contents.table(), f'plot of {n} batches', state, share)
+        area.end(Line(line, share=share, state=state), chart, table, self.contents.table())
 
 # %% ../../nbs/runs/05_view.ipynb #vi30vi
 class View(_RunOutput):
@@ -311,7 +310,7 @@ class View(_RunOutput):
         self.tail.update()
         status = self.look()
         if front_end() != 'html': self.contents.print(status)
-        elif status.is_over and self.thread is None: self._close_area(Area(), status)
+        elif status.is_over and self.thread is None: self._close_area(Notebook(), status)
         else:
             with self.drawing: self.areas.append(self._open_area(status))
             self.start()

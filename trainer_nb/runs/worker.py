@@ -19,7 +19,7 @@ from ..base import set_rng_state
 from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted
 from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
 from ..save import Checkpoint, Folder, Lock, host_copy, load_packed, write_state
-from ..show import Display, outcome, pause, planned, scale_lr, unpause
+from ..show import Display, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, pending
 from .process import Ranks, error_record, now_here
 from .program import enter
@@ -268,7 +268,7 @@ def _train(worker):
     threads = {'threads': torch.get_num_threads()} if ranks.size > 1 else {}
     set_torch_settings({**program['torch'], **threads})
     set_rng_state(program['rng'])
-    worker.hooks, worker.first, heart.learn = hooks, len(learn.history), learn
+    worker.hooks, heart.learn = hooks, learn
     signal.signal(signal.SIGTERM, lambda *_: worker.leave() if worker.leaves else learn.request('stop'))
     with (nullcontext() if ranks.size == 1 else
           as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)):
@@ -357,7 +357,7 @@ def _keep(worker, end):
             heart.state = 'waiting'
             return
         if not learn.world.is_sharded: _save_result(worker)
-        heart.state, heart.note = end, outcome(learn, worker.first)  # a reader looks for the result
+        heart.state, heart.note = end, learn.history.outcome()  # a reader looks for the result
     except BaseException as e:
         traceback.print_exc()
         _fail(worker, error_record(e), 'the result was not saved: ')
@@ -371,7 +371,7 @@ class Worker:
         self.folder = RunFolder(path)
         self.heart, self.mail = Heartbeat(self.folder), _Mailbox(self)
         self.ranks = Ranks(self.folder, self.folder.read('run.json').get('n_procs', 1))
-        self.hooks, self.first, self.over = (), 0, threading.Event()
+        self.hooks, self.over = (), threading.Event()
         self.is_training = self.is_leaving = False
         self.leaves = 'TRAINER_NB_LEAVES' in os.environ     # to continue when its job does
 

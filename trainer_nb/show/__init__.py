@@ -1,7 +1,7 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
-from .output import STATES, Area, Budget, Drawn, front_end, html_stale, progress
-from .status import outcome, planned
-from .display import Display, Log
+from .display import (
+    STATES, Budget, Display, Log, Notebook, Status, front_end, html_stale, planned, progress
+)
 from .controls import ButtonRow, Controls, pause, scale_lr, unpause
 from .lr_find import LRCurve
 from .batch_size import BatchSizes

@@ -17,9 +17,9 @@ import torch
 from trainer_nb.base import (
     BATCH_NORMS, divide_batch, folded, format_bytes, is_oom, memory_in_use, merge_batches
 )
+from ..draw import Shown
 from ..data import Pass, adapter_of, first_batch, sets_of
 from ..loop import CancelFit, Learner, as_count
-from .output import Drawn
 
 # %% ../../nbs/show/06_batch_size.ipynb #5fdcdba7
 _SHARE = .9     # of the limit that the largest batch may take
@@ -27,31 +27,31 @@ _ENDS = {'memory': 'larger ones do not fit', 'data': 'train_dl has no more sampl
          'speed': 'larger ones are not faster', 'most': 'the largest to try', 'stopped': 'stopped'}
 
 @dataclass(repr=False)
-class BatchSizes(Drawn):
+class BatchSizes(Shown):
     "Throughput by batch size, and on a GPU the memory; a table"
     current: int                # samples in a batch of `train_dl`
     limit: int|None = None      # bytes that training may take; None: unknown
     n_accum: int = 1            # batches in a step, by `GradAccum`
-    rows: list = field(default_factory=list)    # (batch size, peak bytes of a step, 0 if unknown, samples per second, 0
-                                                # above the limit) of those that found memory, ascending
+    tried: list = field(default_factory=list)   # (batch size, peak bytes of a step, 0 if unknown, samples per second,
+                                                # 0 above the limit) of those that found memory, ascending
     failed: int|None = None     # the smallest size that found no memory
     outcome: str = 'stopped'    # why the search ended: 'memory', 'data', 'speed', 'most', 'stopped'
 
     @property
     def sizes(self) -> list[int]:
         "Return the batch sizes that found memory"
-        return [n for n, *_ in self.rows]
+        return [n for n, *_ in self.tried]
 
     @property
     def largest(self) -> int|None:  # None if no batch fits
         "Return the largest batch that fits; without a limit, 90 % of the largest that found memory"
-        size = max((n for n, _, v in self.rows if v), default=None)
+        size = max((n for n, _, v in self.tried if v), default=None)
         return max(int(_SHARE*size), 1) if size and self.failed and self.limit is None else size
 
     @property
     def fastest(self) -> int|None:  # None if no batch fits
         "Return the smallest batch that fits whose throughput is within 3 % of the best"
-        fitting = [(n, v) for n, _, v in self.rows if n <= (self.largest or 0)]
+        fitting = [(n, v) for n, _, v in self.tried if n <= (self.largest or 0)]
         return next((n for n, v in fitting if v >= .97*max(v for _, v in fitting)), None)
 
     @property
@@ -63,23 +63,23 @@ class BatchSizes(Drawn):
             f'batches of {self.current} do not fit: batches of {math.ceil(self.current/n)} with '
             f'GradAccum({n*self.n_accum}) make the same steps')
         if self.fastest <= self.current: return f'batches of {self.current} fit, and larger ones are not faster'
-        speeds = {n: v for n, _, v in self.rows}
+        speeds = {n: v for n, _, v in self.tried}
         near = min(speeds, key=lambda n: abs(math.log(n/self.current)))
         return (f'batches of {self.fastest} are {speeds[self.fastest]/speeds[near]:.1f} × as fast as those of '
                 f'{self.current}, and make fewer steps: look for the learning rate again')
 
-    def status(self) -> str:
+    def title(self) -> str:
         "Write the result in a line"
-        if self.largest is None: return f'{len(self.rows)} sizes; {self.advice}'
+        if self.largest is None: return f'{len(self.tried)} sizes; {self.advice}'
         limit = f' of {format_bytes(self.limit)}' if self.limit else ''
         return f'largest {self.largest}{limit} ({_ENDS[self.outcome]}), fastest {self.fastest}; {self.advice}'
 
-    def lines(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
         "Return the header and the rows of the table"
-        sees = any(peak for _, peak, _ in self.rows)
+        sees = any(peak for _, peak, _ in self.tried)
         return [['batch size', *['memory']*sees, 'samples/s'],
                 *([f'{n}', *[format_bytes(peak)]*sees, f'{speed:,.0f}' if speed else 'too large']
-                  for n, peak, speed in self.rows)]
+                  for n, peak, speed in self.tried)]
 
 # %% ../../nbs/show/06_batch_size.ipynb #4052952c
 class _Search:
@@ -132,8 +132,8 @@ class _Search:
                 bad = found.failed = n
             else:
                 speed = n/time_s if found.limit is None or peak <= _SHARE*found.limit else 0.
-                n_slow = n_slow + 1 if speed < 1.05*max((v for *_, v in found.rows), default=0.) else 0
-                insort(found.rows, (n, peak, speed))
+                n_slow = n_slow + 1 if speed < 1.05*max((v for *_, v in found.tried), default=0.) else 0
+                insort(found.tried, (n, peak, speed))
                 if speed: good = n
                 else: bad = n
             if bad is None:

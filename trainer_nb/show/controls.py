@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from ..base import format_time
 from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
 from ..loop import Learner, MainProcessHook, set_option
-from .output import front_end
+from .display import front_end
 
 # %% ../../nbs/show/03_controls.ipynb #be364420
 def unpause(learn: Learner) -> None:

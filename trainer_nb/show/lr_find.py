@@ -9,11 +9,15 @@ __all__ = ['RULES', 'trailing_average', 'valley', 'steep', 'minimum', 'LRCurve',
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from ..base import folded
-from ..draw import COLORS, GREY, RAW, Chart, Line, Panel, current_cell, limits, smooth
+from trainer_nb.draw import (
+    COLORS, GREY, RAW, Chart, Line, Panel, Shown, current_cell, html_table, limits,
+    smooth, text_table
+)
 from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
-from .output import Budget, Drawn, Loop, Pace, front_end
+from .display import Budget, Notebook, Status, format_pace, front_end, open_screen
 
 # %% ../../nbs/show/04_lr_find.ipynb #db5cf222
 def trailing_average(values: list[float], beta: float = .9) -> list[float]:
@@ -48,7 +52,7 @@ RULES = {'minimum': minimum, 'valley': valley, 'steep': steep}      # the best f
 
 # %% ../../nbs/show/04_lr_find.ipynb #ee5ebf76
 @dataclass(repr=False)
-class LRCurve(Drawn):
+class LRCurve(Shown):
     "Losses by learning rate, with suggestions; a picture in a notebook, a table as text"
     start: float          # first learning rate
     end: float            # last one, if the search runs to its end
@@ -123,7 +127,7 @@ class LRCurve(Drawn):
         "Return the decade below the rate with the lowest loss as drawn, and down to a lower suggestion"
         return None if self.why else (min(self._lowest/10, self.suggestion), self._lowest)
 
-    def status(self) -> str:
+    def title(self) -> str:
         "Write the result in a line"
         head = f'{len(self.lrs)} of {self.n_steps} steps'
         if self.outcome and self.lrs: head += f', {self.outcome} at {self.lrs[-1]:.2g}'
@@ -131,7 +135,7 @@ class LRCurve(Drawn):
         (name, lr), (low, high) = next(iter(self._offered().items())), self.good_range
         return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
 
-    def lines(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
         "Return the header and the rows of the table of suggestions"
         return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self._offered().items())]
 
@@ -157,20 +161,24 @@ class LRCurve(Drawn):
 class _Screen:
     "Show a search while it runs, and its result: 'html', 'tty', 'text'; False: nowhere"
     def __init__(self, curve: LRCurve, where: str|bool):
-        self.curve, self.where, self.loop = curve, where, Loop(where)
-        self.budget, self.pace = Budget(), Pace(curve.n_steps)
+        self.curve, self.budget = curve, Budget()
+        self.screen = open_screen(where) if where else None
 
     def draw(self) -> None:
-        if not self.where: return
-        curve, n = self.curve, len(self.curve.lrs)
-        text = f'step {n}/{curve.n_steps} · {f"lr {curve.lrs[-1]:.2g} · " if n else ""}{self.pace.at(n)}'
+        if self.screen is None: return
+        curve, n, time_s = self.curve, len(self.curve.lrs), perf_counter() - self.budget.opened
+        pace = format_pace(n, time_s, (curve.n_steps - n)*time_s/max(n, 1))
+        where = f'step {n}/{curve.n_steps}' + (f' · lr {curve.lrs[-1]:.2g}' if n else '')
         with self.budget.drawing():
-            self.loop.draw(self.pace.share, text, curve.chart() if self.where == 'html' else None)
+            chart = curve.chart() if isinstance(self.screen, Notebook) else None
+            self.screen.draw(Status(where, pace=pace, share=n/curve.n_steps), chart)
 
     def close(self) -> None:
-        if self.budget.first_s is None: return      # an error came first
-        if self.where == 'html': self.curve.show_in(self.loop.area)
-        else: self.loop.close(self.curve.status())
+        curve, rows = self.curve, self.curve.rows()
+        if not self.budget.n: return      # an error came first
+        if not isinstance(self.screen, Notebook): return self.screen.write(curve.title())
+        table, text = (html_table(rows), text_table(rows)) if rows[1:] else ('', '')
+        self.screen.end(Status(curve.title()), curve.chart(), table, text)
 
 # %% ../../nbs/show/04_lr_find.ipynb #e9c0dbb8
 _AT_ONCE = 5    # losses that are fetched from the device together
