@@ -125,7 +125,7 @@ def test_what_is_shown_of_a_validation_in_mid_epoch():
     assert str(h).endswith('restored: the weights of epoch 0, after batch 10') and '<b>' not in h.html()
     assert re.search(r'best valid_loss 0.04\d* in epoch 0, after batch 10, whose weights learn has',
                      learn.history.outcome())
-    assert not any(o.rings or o.flags for o in Plot().chart(h.plot_data()).panels)
+    assert 'best' not in Plot().chart(h.plot_data()).svg()
     learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: learn.stop())])
     assert 'restored' not in str(h)     # it has trained on
     learn = falling()
