@@ -58,6 +58,11 @@ def check_run(page):
     kinds = [o.get('data', {}).keys() for o in page.outputs(3)]     # this can be read without a kernel
     assert any('image/png' in o for o in kinds)
     assert not any('application/vnd.jupyter.widget-view+json' in o for o in kinds)
+    page.save()     # of the first cell it knows no more than before it was loaded again
+    page.js('() => nb.kernel().restart()')
+    page.open()
+    page.until('() => /as of .* attach\\(/s.test(nb.area(0).innerText)')
+    assert 'Error' not in page.text()
 
 @lab_first
 def test_run(page): check_run(page)

@@ -133,7 +133,9 @@ class Stored:
         "Make it anew"
         self.next, self.gap_s = monotonic() + self.gap_s, min(2*self.gap_s, self.every_s)
         name = f'{self.token}-stored'
-        style = f'<style>body:has(.{self.token}-live) .{name}{{display:none}}</style>'
+        # where the widget is, it hides; without the kernel, what is left of the widget does, an error of ipywidgets
+        style = (f'<style>body:has(.{self.token}-live) .{name},.jp-OutputArea-child:has(+ * .{name}) > '
+                 '.jupyter-widgets:not(:has(*)){display:none}</style>')
         return {'text/html': f'{style}<div class="{name}">{html}</div>', 'text/plain': text}
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
