@@ -271,16 +271,16 @@ class Panel:
                 f'{self.height:g}">{"".join(inside)}</svg>{"".join(above)}')
 
     def columns(self) -> Iterator[str]:
-        "Yield columns that show the texts under the pointer, as HTML, five pixels wide or more, each under the next"
-        texts = dict(self.hover)
-        known = [(at, x) for at, x in sorted(zip(self.x([*texts]), texts)) if self.left <= at <= self.right]
-        known, start = [known[i] for i in evenly(len(known), int(self.width/5))], self.left
-        for (at, x), (after, _) in zip(known, [*known[1:], known[-1]]):
-            side = ' class=r' if at > self.left + self.width/2 else ''
-            place = f'left:{(start - self.left)/self.width:.1%};--x:{(at - start)/(self.right - start):.1%}'
-            text = escape(texts[x]).replace('\n', '&#10;')    # a notebook stores each line of HTML with much around it
-            yield f'<i{side} style="{place}" data-at="{text}"></i>'
-            start = (at + after)/2
+        "Yield columns that show the texts under the pointer, as HTML, at least five pixels wide"
+        known = dict(zip(self.x([x for x, _ in self.hover]), (text for _, text in self.hover)))
+        at = sorted(x for x in known if self.left <= x <= self.right)
+        at = [at[i] for i in evenly(len(at), int(self.width/5))]
+        edges = [self.left, *((a + b)/2 for a, b in pairwise(at)), self.right]
+        for x, (start, end) in zip(at, pairwise(edges)):
+            side = ' class=r' if x > self.left + self.width/2 else ''
+            style = f'flex-grow:{10*(end - start):.0f};--x:{(x - start)/((end - start) or 1):.0%}'
+            text = escape(known[x]).replace('\n', '&#10;')    # a notebook stores each line of HTML with much around it
+            yield f'<i{side} style="{style}" data-at="{text}"></i>'
 
     def draw(self, ax: Any) -> None:
         "Draw it in matplotlib's `Axes`, but for the texts"
@@ -302,8 +302,8 @@ class Panel:
 # %% ../../nbs/draw/02_chart.ipynb #22f70d86
 _IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # in double quotes
 _CSS = '''<style>
-.tnb-hover{position:absolute}
-.tnb-hover>i{position:absolute;top:0;bottom:0;right:0;font:12px/1.4 sans-serif}
+.tnb-hover{position:absolute;display:flex}
+.tnb-hover>i{position:relative;flex:1 1 0;min-width:0;font:12px/1.4 sans-serif}
 .tnb-hover>i:hover{background:linear-gradient(#888,#888) var(--x) 0/1px 100% no-repeat}
 .tnb-hover>i:hover::after{content:attr(data-at);position:absolute;z-index:9;top:4px;left:calc(var(--x) + 8px);
 white-space:pre;pointer-events:none;padding:2px 7px;border:1px solid #8888;border-radius:3px;
