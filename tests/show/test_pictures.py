@@ -601,6 +601,25 @@ def test_log_is_what_was_asked_for():
         h.plot(log=True)
     assert Plot().final(h.plot_data()).other is None
 
+def test_the_box_and_its_label_are_of_their_own_picture():
+    linear, log = Plot().final(overfit().plot_data()), Plot().final(history([1e3*.9**i for i in range(90)]).plot_data())
+    pages = linear.html(), log.html()
+    assert [re.findall('(?:data-axis|aria-label)="(.*?)"', o) for o in pages] == [['logarithmic']*2, ['linear']*2]
+    for o in pages: assert o.count('class="tnb-chart"') == o.count('type="checkbox"') == 1 and o.endswith('</div>')
+
+def test_the_picture_has_exactly_the_colours_of_its_legend_and_no_words_on_each_other():
+    chart = picture(overfit(), log=True)
+    chart.panels[0].note = 'logarithmic since batch 352'*2
+    image = Image.open(io.BytesIO(chart.png()[0])).convert('RGB')
+    known = {color for _, color in image.getcolors()}
+    named = [o for p in chart.panels for o in p.lines if o.name]
+    assert named and all(tuple(bytes.fromhex(o.color[1:])) in known for o in named)
+    drawn = Drawn(chart.svg())
+    for o in named: assert (o.mark, o.color) in [(word[2], word[4]) for word in drawn.words]
+    height = {text: y for _, y, text, *_ in drawn.words}
+    said = [height[o] for o in height if o.startswith(('logarithmic since', 'best', 'since then'))]
+    assert len(said) == 3 and min(b - a for a, b in zip(sorted(said), sorted(said)[1:])) >= 12
+
 def test_an_axis_that_changes_in_mid_run_says_since_when():
     h = History()
     h.columns.extend(50, {'train_loss': [1.]*50})
