@@ -346,7 +346,7 @@ class Chart:
 
     def _hover(self):
         "Write the columns of panels, down to the lowest one"
-        bottom = max(p.bottom for p in self.panels)
+        bottom = max((p.bottom for p in self.panels), default=0)
         return ''.join(
             f'<div class="tnb-hover" style="inset:{p.top/self.height:.1%} {1 - p.right/self.width:.1%} '
             f'{1 - bottom/self.height:.1%} {p.left/self.width:.1%}">{"".join(p.columns())}</div>'

@@ -317,7 +317,7 @@ class History:
 
     def plot_data(self) -> PlotData:
         "Return what a picture shows of it; it shares the rows, which may grow"
-        return PlotData(self.n_steps, lambda start: self.fetch(start=start), self.columns.n_revised, self.epoch_rows,
+        return PlotData(self.n_steps, lambda start: self.fetch(self.n_steps, start), self.columns.n_revised, self.epoch_rows,
                         self.ends, self.valid_rows, self.flags, self.marked, self.latest.monitor[0],
                         self.bad_from, self.recent, self.latest.first)
 
