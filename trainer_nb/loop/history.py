@@ -196,9 +196,12 @@ class History(Shown):
         if not (early and losses): return ''
         old, new, least = early[len(early)//2], losses[0], min(losses)
         if least > 10*old > 0: return f'the loss has risen to more than ten times its first values: {_CALMER}'
-        if least < -10*max(abs(old), 1): return f'the loss falls without bound, to {format_value(least)}'
+        if len(losses) < 2: return ''
+        is_as_fast = losses[-2] - losses[-1] > (new - losses[1])/2
+        if is_as_fast and least < -10*max(abs(early[-1]), 1):
+            return f'the loss falls without bound, to {format_value(least)}'
         is_flat = least > new - .001*abs(new) and new > old - .1*abs(old)       # and has not fallen before
-        return 'the loss has not fallen' if is_flat and losses[1:] and not start else ''
+        return 'the loss has not fallen' if is_flat and not start else ''
 
     @property
     def trouble(self) -> str:  # '' for none

@@ -44,6 +44,8 @@ def _bar(share):
     return '█'*full + ' ▏▎▍▌▋▊▉'[eighths].strip()
 
 # %% ../../nbs/loop/02_hook_table.ipynb #b41dea36
+_AT_TOP = '<style>.tnb-table tr:has(details[open])>td{vertical-align:top}</style>'     # numbers beside an open cell
+
 def _unfolding(text, lines):
     "Return a cell that a click unfolds into a table, unless this has a single row below its header"
     if not lines[2:]: return text
@@ -121,4 +123,5 @@ class HookTable:
             for i, level in enumerate(_LEVELS):
                 rows = [[o, text.removeprefix('(none) ')] for o, text in points if _level(o) == i]
                 lines.append(([_INDENT*i + level, ', '.join(o.strip() for o, _ in rows)], rows))
-        return html_table([names, *([o[0], _unfolding(o[1], [*heads, *rows]), *o[2:]] for o, rows in lines)], left=3)
+        lines = [[o[0], _unfolding(o[1], [*heads, *rows]), *o[2:]] for o, rows in lines]
+        return html_table([names, *lines], left=3) + _AT_TOP
