@@ -52,7 +52,8 @@ def _unfolding(text, lines):
     return Rich(text, f'<details><summary>{escape(text)}</summary>{html_table(lines, left=3)}</details>')
 
 # %% ../../nbs/loop/02_hook_table.ipynb #13587082
-_MEANINGS = dict(re.findall(r'(\w+)(?:\(.+\))? +([^;\n]+)', (Hook.__doc__ or '').replace('`', '')))  # by event or step
+_MEANINGS = dict(      # by event or step
+    re.findall(r'(\w+)(?:\(.+\))? +([^;\n]+)', (Hook.__doc__ or '').replace('`', '')))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #0ce9af8d
 _LEVELS = 'fit', 'epoch', 'batch'
