@@ -438,7 +438,7 @@ class Display(MainProcessHook):
         h, pace, screen = learn.history, self.pace, self.screen
         self.screen, self.next = None, math.inf
         if pace is None: return     # an error came before there was anything to see
-        if self.where: h.latest.shown_in = current_cell()
+        if self.where: h.shown_in = current_cell()
         pace.count(learn)
         status = Status(h.outcome(), share=pace.share, state=_end_state(learn))
         if isinstance(screen, Text): screen.end(status)
