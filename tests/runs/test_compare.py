@@ -11,7 +11,7 @@ from trainer_nb.draw import COLORS
 from trainer_nb.runs.comparison import CompareView
 from trainer_nb.runs.lines import curves_of
 from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
-from trainer_nb.runs.process import now_here
+from trainer_nb.runs.engine import now_here
 from trainer_nb.runs.curves import CurveFile
 from trainer_nb.runs.record import RecordTail, RunRecord
 from trainer_nb.runs.table import main
@@ -191,7 +191,6 @@ def test_a_window_stays_inside_its_folder(tmp_path):
     for name in 'record', 'requests':
         shutil.rmtree(folder.path/name)
         (folder.path/name).symlink_to(elsewhere)
-    (folder.path/'answers.jsonl').symlink_to(elsewhere/'answers.jsonl')
     name = f'{1:020d}-{1:08x}.json'
     (elsewhere/name).write_text('{"what": "stop"}')
     run = Run(folder.path)
