@@ -176,7 +176,7 @@ def revived(data: dict) -> Exception:   # its text is printable; it is a Runtime
         if not issubclass(kind, Exception): raise TypeError
         e = kind(*map(text, data['args']))
     except Exception: e = RuntimeError(text(f'{data.get("type", "error")}: {data.get("message")}'))
-    for note in data.get('notes', ()): e.add_note(printable_lines(note))
+    for note in notes if isinstance(notes := data.get('notes'), list) else (): e.add_note(printable_lines(note))
     e.__cause__ = WorkerTraceback(printable_lines(data.get('traceback', '')))
     return e
 
