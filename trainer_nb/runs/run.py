@@ -21,7 +21,7 @@ from .engine import engine_of
 from .folder import Request, RunFolder, Status, answer, ask, pending, printable_lines, read_status
 from .folder import revived
 from .fork import Branch, Change, branch_of, fork_run
-from .program import spawn, submit, unpack, versions
+from .program import load_program, spawn, submit, versions
 from .record import RecordTail
 from .view import View
 from .worker import without_screen
@@ -231,7 +231,7 @@ class _Learned(_Results):
     def learner(self) -> Learner:
         "Make the learner of this run, with its newest saved state. This runs code from the folder"
         self.check_versions()
-        return self._load_newest(unpack(self.folder)['learn'])
+        return self._load_newest(load_program(self.folder)['learn'])
 
     def check_versions(self) -> None:
         "Warn of versions that differ from those of the run"
@@ -247,7 +247,7 @@ class _Learned(_Results):
         return read_checkpoint(self._newest())[0]['modules']['model']['state']
 
     def _with_weights(self):
-        if self._other is None: self._other = without_screen(unpack(self.folder)['learn'])
+        if self._other is None: self._other = without_screen(load_program(self.folder)['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
 

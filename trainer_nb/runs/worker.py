@@ -22,7 +22,7 @@ from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, outcome, pause, planned, scale_lr, unpause
 from .folder import RunFolder, answer, error_record, pending
 from .engine import now_here, rank_here
-from .program import enter, unpack
+from .program import enter, load_program
 from .record import RunRecord
 
 # %% ../../nbs/runs/04_worker.ipynb #c99082c7
@@ -252,7 +252,7 @@ def _train(worker):
     size = worker.size
     def place(storage, at):     # what was on an accelerator on that of this rank
         return storage if at == 'cpu' else storage.to(device=f'{at.partition(":")[0]}:{worker.local}')
-    program = unpack(worker.folder, place if size > 1 else None)
+    program = load_program(worker.folder, place if size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt
