@@ -16,7 +16,7 @@ from jupyter_client.manager import start_new_kernel
 
 from trainer_nb.all import compare
 from trainer_nb.runs.folder import RunFolder
-from trainer_nb.runs.process import now_here
+from trainer_nb.runs.engine import now_here
 
 STEP = '{{"kind": "step", "batch": {b}, "epoch": {e}, "train_loss": {v:.6f}, "lr": 0.001}}\n'
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'

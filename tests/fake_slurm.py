@@ -52,8 +52,9 @@ def squeue(*args):
     id = next(o for o in args if o.startswith('--jobs=')).removeprefix('--jobs=')
     if not (home/f'{id}.json').exists(): sys.exit('slurm_load_jobs error: Invalid job id specified')
     state = read(id)['state']
-    if '--format=%o' in args: return print(read(id)['script'])
-    print(f'{state}|{"Resources" if state == "PENDING" else "None"}|{"" if state == "PENDING" else "here"}')
+    what = next(o for o in args if o.startswith('--format=')).removeprefix('--format=')
+    reason = 'Resources' if state == 'PENDING' else 'None'
+    print(what.replace('%T', state).replace('%r', reason).replace('%o', read(id).get('script', '')))
 
 def scancel(*args):
     job = read(id := args[-1])

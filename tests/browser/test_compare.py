@@ -8,7 +8,7 @@ START = '''import json, os, sys, time
 from pathlib import Path
 from trainer_nb.all import compare
 from trainer_nb.runs.folder import RunFolder
-from trainer_nb.runs.process import now_here
+from trainer_nb.runs.engine import now_here
 def beat(folder, state):
     data = {'state': state, **now_here(), 'heartbeat': time.time(), 'end': 4000, 'batch': 50}
     folder.write('status.json', data)

@@ -153,16 +153,13 @@ def test_all_ranks_start_again(on, request, tmp_path):
     assert 'resumes from' in run.output
 
 def test_wrong_input(fake, tmp_path, monkeypatch):
-    for kwargs, kind, text in [
-        ({'nodes': 0}, ValueError, 'nodes'), ({'setup': ['module load']}, TypeError, 'lines of bash'),
-        ({'mem': '1G\n#SBATCH --x'}, ValueError, 'single line'), ({'mem': [1]}, TypeError, 'mem is')]:
-        with pytest.raises(kind, match=text): Slurm(**kwargs)       # others are in the notebook
+    with pytest.raises(ValueError, match='nodes'): Slurm(nodes=0)
+    with pytest.raises(ValueError, match='all'): Slurm(gpus_per_node='all')
     def start(*args, **kwargs): return make().start(1, *args, folder=tmp_path/'a', **kwargs)
     for kwargs, kind, text in [
         ({'on': 'slurm'}, TypeError, "on is 'slurm'"), ({'on': Slurm(), 'n_procs': 2}, ValueError, 'n_procs is 2'),
         ({'on': Slurm(partition='nowhere')}, RuntimeError, 'invalid partition specified: nowhere')]:
         with pytest.raises(kind, match=text): start(**kwargs)
-    with pytest.raises(ValueError, match='backslash'): make().start(1, folder=tmp_path/'a\nb', on=Slurm())
     monkeypatch.setenv('PATH', '/nowhere')
     with pytest.raises(RuntimeError, match='no sbatch on PATH'): start(on=Slurm())
     assert [o.name for o in tmp_path.iterdir()] == ['fake']
@@ -174,7 +171,6 @@ def test_ray_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr('trainer_nb.runs.engine.find_spec', lambda name: None)
     with pytest.raises(RuntimeError, match=r"pip install 'trainer_nb\[ray\]'"):
         make().start(1, folder=tmp_path/'a', on=Ray(2))
-    with pytest.raises(ValueError, match='CPU is -1'): Ray(2, CPU=-1)
     assert not (tmp_path/'a').exists()
 
 @pytest.fixture
@@ -182,7 +178,7 @@ def ray(tmp_path, monkeypatch):
     pytest.importorskip('ray', reason="Ray is not installed: pip install 'trainer_nb[ray]'")
     monkeypatch.setenv('RAY_raylet_start_wait_time_s', '300')       # of a busy machine
     yield
-    for o in tmp_path.rglob('job.json'): engine.withdraw(Run(o.parent).folder)
+    for o in tmp_path.rglob('job.json'): Ray().cancel(json.loads(o.read_text())['job'], o.parent)
 
 @pytest.mark.soak
 def test_ray_equals_n_procs(ray, tmp_path):

@@ -11,7 +11,8 @@ from common import Noisy, Share, Slow, batches, equal, make_learner, problem, re
 from trainer_nb.all import (EMA, EarlyStopping, GradAccum, GradClip, Hook, LambdaHook, Learner, LRScheduler, OneCycle,
                             Run, attach, runs)
 from trainer_nb.base import rng_state
-from trainer_nb.runs.folder import RunFolder, process_start
+from trainer_nb.runs.engine import process_of
+from trainer_nb.runs.folder import RunFolder
 from trainer_nb.save import load_packed, pack
 
 here = Path(__file__).parents[1]
@@ -22,9 +23,8 @@ def _ends(tmp_path):
     yield
     for path in tmp_path.rglob('status.json'):
         data = RunFolder(path.parent).read('status.json')
-        found = process_start(data['pid']) if type(data.get('pid')) is int else None
-        is_it = found and found[0] == data.get('started') and data['pid'] != os.getpid()
-        if is_it: os.kill(data['pid'], signal.SIGKILL)
+        if 'started' not in data or data['pid'] == os.getpid(): continue
+        if (process := process_of(data)) is not None: process.kill()
 
 def status_of(run): return run.folder.read('status.json')
 

@@ -1,17 +1,19 @@
 "Full disks, processes that stand still: training continues, and nothing saved is damaged"
-import builtins, errno, io, os, random, signal, time, warnings
+import builtins, errno, io, json, os, random, shutil, signal, subprocess, sys, time, warnings
 from collections import Counter
 from pathlib import Path
 
 import pytest, torch
 
-from trainer_nb.all import Checkpoint, OneCycle
+from trainer_nb.all import Checkpoint, Learner, OneCycle, Run, attach, compare, runs
 from trainer_nb.base import rng_state
-from trainer_nb.runs.folder import RunFolder, answers, ask, read_status
+from trainer_nb.runs.engine import now_here
+from trainer_nb.runs.folder import Request, RunFolder, ask, read_status
 from trainer_nb.runs.record import RecordTail
 from trainer_nb.runs.worker import Worker, torch_settings
 from trainer_nb.save import Folder, pack, read_state
 from common import Slow, equal, same, until, weights
+from test_compare import made, make_run
 from test_runs import _ends, check_equal, kill, slow_learner, started, stop     # noqa: F401
 from test_runs_fork import make
 
@@ -92,7 +94,61 @@ def test_full(at, n, code, tmp_path, monkeypatch):
     tail.update()
     assert read_status(folder).state == 'done' and same(weights(learn.model), weights(expected.model))
     assert tail.history.steps == expected.history.steps and len(tail.history) == len(expected.history)
-    assert request in answers(folder)
+    assert Request(folder, request, 'set_lr').answer
+
+def test_a_killed_process_has_died(tmp_path):
+    "Before anybody asked for its exit code; and another one with its id is not it"
+    child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)
+    folder, now = RunFolder(tmp_path), {'state': 'running', **now_here(child.pid), 'heartbeat': time.time()}
+    folder.write('status.json', now)
+    assert read_status(folder).state == 'running'
+    folder.write('status.json', {**now, 'started': now['started'] - 60})
+    assert read_status(folder).state == 'died'
+    folder.write('status.json', now)
+    child.kill()
+    until(lambda: read_status(folder).state == 'died')
+    child.communicate()
+
+def test_huge_numbers_hide_no_other_run(tmp_path):
+    "A file of somebody else may hold any: the run is shown as damaged, and the others as ever"
+    names = 'heartbeat', 'pid', 'started', 'batch', 'end', 'epoch', 'end_epoch', 'rate', 'batch_s', 'valid_idx', 'host'
+    for i, name in enumerate(names):
+        for j, huge in enumerate(('1' + '0'*400, '1e400', '-1' + '0'*400, '1' + '0'*200)):
+            folder = make_run(tmp_path/f'{i}-{j}', made(1))
+            status = {'state': 'running', **now_here(), 'heartbeat': 2e9, 'end': 7, 'training': j < 2, name: 'HUGE'}
+            (folder.path/'status.json').write_text(json.dumps(status).replace('"HUGE"', huge))
+    (folder.path/'run.json').write_text(f'{{"created": {huge}, "first_batch": {huge}}}')
+    make_run(tmp_path/'good', made(1))
+    assert len(repr(runs(tmp_path)).splitlines()) == 4*len(names) + 2
+    assert len(compare(f'{tmp_path}/*').text().splitlines()) > 4*len(names)
+    for path in tmp_path.iterdir(): attach(path)
+    assert str(Run(tmp_path/'0-0').state) == 'missing: status.json is damaged'
+    for path in tmp_path.iterdir(): shutil.rmtree(path)
+
+USE = """
+import sys
+from trainer_nb.all import attach
+run = attach(sys.argv[1])
+learn = run.learner()
+assert type(learn.model).__module__ == 'beside' and len(run.predict(learn.valid_dl)) == 46 and run.validate()
+fork = run.fork(n_epochs=2)
+fork.wait(300)
+print(fork.status)
+"""
+
+def test_a_module_beside_the_notebook_is_found_from_elsewhere(tmp_path, monkeypatch):
+    (home := tmp_path/'home').mkdir()
+    (home/'beside.py').write_text('from torch import nn\nclass Net(nn.Linear): pass\n')
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(home)
+    from beside import Net
+    x = torch.randn(46, 4)
+    Learner(Net(4, 3), (x, x[:, :3]), (x, x[:, :3]), loss_fn=torch.nn.functional.mse_loss, bs=9).start(
+        1, folder=tmp_path/'a').wait(300)
+    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2])}
+    found = subprocess.run([sys.executable, '-c', USE, tmp_path/'a'], cwd=tmp_path, env=env, capture_output=True,
+                           text=True)
+    assert found.stdout.endswith('done\n'), found.stderr[-2000:]
 
 def test_stands_still(tmp_path):
     "A process that was stopped is suspended, and runs on"

@@ -9,7 +9,7 @@ from common import batches, equal, make_learner, same, weights
 from test_runs import Evil, _ends     # noqa: F401
 from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
-from trainer_nb.runs.process import warm_starts
+from trainer_nb.runs.engine import warm_starts
 from trainer_nb.runs.start import begin
 from trainer_nb.runs.trace import digest
 from trainer_nb.runs.worker import torch_settings

@@ -23,7 +23,7 @@ from ..data import length
 from ..draw import html_table, text_table
 from ..loop import Learner, as_count
 from ..save import load, load_packed, pack, save
-from .process import environment_with
+from .engine import environment_with
 from .trace import drop_writers, points_in, trace_in
 
 # %% ../../nbs/runs/22_check.ipynb #cs000005

@@ -15,10 +15,10 @@ from typing import Any
 
 from ..base import printable
 from ..loop import History, Hook, Learner, as_count, group_rates, lr_names, set_lr
-from ..save import Folder, load_packed, read_state
+from ..save import Folder, read_state
 from .engine import engine_of
 from .folder import RunFolder, count_of
-from .program import launch_run, settings
+from .program import launch_run, load_program, settings
 from .record import RecordTail
 
 # %% ../../nbs/runs/19_fork.ipynb #74bc2530
@@ -136,9 +136,9 @@ def fork_run(run: Any, at: int|None, step: int|None, folder: str|Path|None, chan
     to = RunFolder(folder if folder is not None else _free_name(run.path))
     if to.path.resolve() == run.path.resolve(): raise ValueError(
         f'{os.path.relpath(run.path)} is the run itself: name another folder')
-    point, on = _point(run, at, step), engine_of(run.folder)
+    point, on = _point(run, at, step), engine_of(run.folder.read('job.json'))
     if on is not None: on.check()
-    program, info = load_packed(run.path/'program.pt'), run.folder.read('run.json')
+    program, info = load_program(run.folder), run.folder.read('run.json')
     run.check_versions()
     learn, totals = program['learn'], dict(program['totals'])
     has_past = learn.state.optimizer_step or program['is_stopped'] or program['kwargs'].get('resume')

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 from ..draw import attended_kernel, current_cell, marimo_outputs, reaches
 from ..loop import History, Learner, as_hooks
-from ..save import load_packed, read_checkpoint, read_state
-from .engine import engine_of, submit, withdraw
-from .folder import Request, RunFolder, Status, answer, ask, pending, read_status
+from ..save import read_checkpoint, read_state
+from .engine import engine_of
+from .folder import Request, RunFolder, Status, answer, ask, pending, printable_lines, read_status
+from .folder import revived
 from .fork import Branch, Change, branch_of, fork_run
-from .process import printable_lines, reap, revived, spawn
-from .program import versions_here
+from .program import load_program, spawn, submit, versions
 from .record import RecordTail
 from .view import View
 from .worker import without_screen
@@ -52,7 +52,6 @@ class _Window:
     @property
     def state(self) -> Status:
         "The status with its details"
-        reap()
         status = read_status(self.folder)
         if status.is_over and status.state != 'missing' and self._view is not None:
             self._view.finish()
@@ -123,7 +122,8 @@ def _ask(window, what, arg=None, f=None):   # `Request`; raises RuntimeError if 
     return request
 
 def _leave_queue(request, status):      # of a scheduler
-    if not withdraw(request.folder): return
+    on = engine_of(job := request.folder.read('job.json'))
+    if on is None or not on.cancel(job.get('job'), request.folder.path): return
     done = 'taken out of the queue'
     note = ', '.join(filter(None, [done, status.data.get('position')]))
     request.folder.write('status.json', {**status.data, 'state': 'stopped', 'note': note})
@@ -174,8 +174,8 @@ class _Steered(_Shown):
 def _why_no_result(window, status):     # Exception; None if there is one
     if status.state in ('done', 'stopped'): return None
     if status.state == 'failed':
-        error = status.data.get('error') or {'message': status.note}
-        return revived(error, is_own=window.learn is not None)
+        error = status.data.get('error')
+        return revived(error if isinstance(error, dict) else {'message': status.note})
     return RuntimeError(
         f'{window.path.name}: {status}. run.restart() continues from its newest checkpoint; '
         f'its last output: {window.output[-500:].strip() or "nothing"}')
@@ -188,7 +188,7 @@ class _Results(_Steered):
     ) -> History:   # raises the run's own error, TimeoutError, or RuntimeError if the process died
         """Wait for the end, and put the result into the learner. An interrupt ends the waiting only
 
-        An attached run raises built-in exceptions; others become a RuntimeError that names them.
+        An exception of a class that is not known here becomes a RuntimeError that names it.
         """
         end = None if timeout is None else monotonic() + timeout
         while not (status := self.state).is_over:
@@ -218,7 +218,7 @@ class _Results(_Steered):
 
 # %% ../../nbs/runs/07_run.ipynb #1f070012
 def _other_versions(there):     # name → version; '' if none differ from those here
-    here = versions_here()
+    here = versions()
     for name in there.keys() - here.keys() - {'git', 'git_dirty'}:
         try: here[name] = version(name)
         except PackageNotFoundError: here[name] = 'missing'
@@ -231,7 +231,7 @@ class _Learned(_Results):
     def learner(self) -> Learner:
         "Make the learner of this run, with its newest saved state. This runs code from the folder"
         self.check_versions()
-        return self._load_newest(load_packed(self.path/'program.pt')['learn'])
+        return self._load_newest(load_program(self.folder)['learn'])
 
     def check_versions(self) -> None:
         "Warn of versions that differ from those of the run"
@@ -247,7 +247,7 @@ class _Learned(_Results):
         return read_checkpoint(self._newest())[0]['modules']['model']['state']
 
     def _with_weights(self):
-        if self._other is None: self._other = without_screen(load_packed(self.path/'program.pt')['learn'])
+        if self._other is None: self._other = without_screen(load_program(self.folder)['learn'])
         self._other.model.load_state_dict(self.weights())
         return self._other
 
@@ -297,7 +297,7 @@ class Run(_Learned):
     def restart(self) -> Self:
         "Continue a run that died, failed or stopped from its newest checkpoint. This runs its code"
         _check_restart(self)
-        on = engine_of(self.folder)
+        on = engine_of(self.folder.read('job.json'))
         if on is not None: on.check()
         self.check_versions()
         for name in pending(self.folder):

@@ -18,7 +18,7 @@ from ..draw import current_cell, text_table
 from ..loop import Learner, as_count
 from ..save import Lock, Monitor
 from ..show import Budget, Notebook, Status, front_end
-from .process import warm_starts
+from .engine import warm_starts
 from .start import begin
 from .trials import Trials, counts_of, opened, quiet_optuna
 

@@ -6,7 +6,7 @@
 __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 
 # %% ../../nbs/runs/09_table.ipynb #e7bc33a2
-import argparse, os, sys
+import argparse, os, subprocess, sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +16,9 @@ from typing import Self
 from ..base import did_you_mean
 from ..draw import html_table, show_bundle, text_table
 from ..show import front_end
-from .folder import RunFolder, ago, read_status
-from .process import announce, fork_runs
-from .program import flat
+from .engine import command, fork_runs
+from .folder import RunFolder, ago, count_of, read_status
+from .program import announce, flat
 from .run import Run
 from .sources import RunSource, differing_settings, short_setting
 from .view import LiveView
@@ -56,7 +56,7 @@ def _losses(source):
 def _row(source, shown):
     source.update()
     folder, c = source.folder, source.curves
-    total = folder.read('status.json').get('end_epoch')
+    total = count_of(folder.read('status.json'), 'end_epoch')
     note = flat(folder.read('run.json').get('settings'), most=200).get('config.note', '')
     done = c.scales.get('epoch', [(0, 0)])[-1][1]
     return {'run': folder.path.name, 'status': source.status,
@@ -215,6 +215,10 @@ def main(
     if is_fork: announce(folder, os.getpid())
     if o.command != 'status' and not folder.is_run: sys.exit(f'there is no run in {path}')
     if o.command == 'run':
+        n = count_of(folder.read('run.json'), 'n_procs')
+        if n > 1 and 'RANK' not in os.environ:
+            args, env = command(folder.path, n)
+            return subprocess.call([sys.executable, *args], env=os.environ | env)
         for out in sys.stdout, sys.stderr: out.reconfigure(line_buffering=True, errors='replace')
         try: return Worker(folder.path).run()
         except RuntimeError as e: sys.exit(str(e))

@@ -253,7 +253,7 @@ def fit_facts(learn: Learner, hooks: Iterable[Hook]) -> dict[str, str]:     # na
         given = signature(type(h)).parameters       # others count, or hold times
         res[f'hook {h.name}'] = f'{", ".join(points(h))}; {_options(h, given)}'.strip('; ') or 'no methods'
     res |= _of_loader('train_dl', learn.train_dl) | _of_loader('valid_dl', learn.valid_dl)
-    res |= {k: str(v) for k, v in {**versions(learn, ()), **environment(learn.device)}.items()}
+    res |= {k: str(v) for k, v in {**versions(), **environment(learn.device)}.items()}
     res |= {f'torch {k}': str(v) for k, v in torch_settings().items() if k != 'threads'}
     res |= {k: os.environ[k] for k in _VARIABLES if k in os.environ}
     held = roots(learn)

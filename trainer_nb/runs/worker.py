@@ -10,19 +10,19 @@ import json, os, pickle, platform, signal, sys, threading, traceback
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import Any
 
 import torch
 
 from ..base import set_rng_state
 from ..loop import Hook, Learner, MainProcessHook, TrainingInterrupted
-from ..parallel import Accelerate, accelerate_hook, as_rank, end_with_parent, is_lost
-from ..save import Checkpoint, Folder, Lock, host_copy, load_packed, write_state
+from ..parallel import Accelerate, ProcessFailed, accelerate_hook, as_rank, end_with_parent, is_lost
+from ..save import Checkpoint, Folder, Lock, host_copy, write_state
 from ..show import Display, pause, planned, scale_lr, unpause
-from .folder import RunFolder, answer, pending
-from .process import Ranks, error_record, now_here
-from .program import enter
+from .folder import RunFolder, answer, error_record, pending
+from .engine import now_here, rank_here
+from .program import enter, load_program
 from .record import RunRecord
 
 # %% ../../nbs/runs/04_worker.ipynb #c99082c7
@@ -249,29 +249,29 @@ def _use_accelerator(learn):
 def _train(worker):
     "Make the fit that `start` has packed, in the working directory that it comes from, and run it"
     enter(worker.folder)
-    ranks = worker.ranks
+    size = worker.size
     def place(storage, at):     # what was on an accelerator on that of this rank
-        return storage if at == 'cpu' else storage.to(device=f'{at.partition(":")[0]}:{ranks.local}')
-    program = load_packed(worker.folder.path/'program.pt', place if ranks.size > 1 else None)
+        return storage if at == 'cpu' else storage.to(device=f'{at.partition(":")[0]}:{worker.local}')
+    program = load_program(worker.folder, place if size > 1 else None)
     learn, hooks = program['learn'], tuple(program['hooks'])
     heart, checkpoints = worker.heart, worker.folder.path/'checkpoints'
     learn.display = without_screen(learn).add_hook(Display('text', plot=False))  # into output.txt
     heart.record = RunRecord(worker.folder.path/'record'/'log.jsonl')
     own, accelerate = [heart.record, heart, worker.mail.pausing], accelerate_hook(learn, hooks)
-    if ranks.size > 1 and accelerate is None: hooks = *hooks, (accelerate := Accelerate())
+    if size > 1 and accelerate is None: hooks = *hooks, (accelerate := Accelerate())
     elif program.get('wants_accelerator') and accelerate is None: _use_accelerator(learn)
     found = [h for h in (*learn.hooks, *hooks) if isinstance(h, Checkpoint)]
     if not found: own.append(Checkpoint(checkpoints, every='5min', keep=2))
     else: found[0].folder = Folder(checkpoints)
     for h in (*learn.hooks, *hooks):
         if 'fingerprint' in h.provides and h.folder is None: h.folder = worker.folder.path
-    threads = {'threads': torch.get_num_threads()} if ranks.size > 1 else {}
+    threads = {'threads': torch.get_num_threads()} if size > 1 else {}
     set_torch_settings({**program['torch'], **threads})
     set_rng_state(program['rng'])
     worker.hooks, heart.learn = hooks, learn
     signal.signal(signal.SIGTERM, lambda *_: worker.leave() if worker.leaves else learn.request('stop'))
-    with (nullcontext() if ranks.size == 1 else
-          as_rank(ranks.rank, ranks.size, ranks.home, ranks.timeout_s, accelerate.on_cpu)):
+    with (nullcontext() if size == 1 else
+          as_rank(worker.rank, size, None, worker.timeout_s, accelerate.on_cpu)):
         _fit(learn, program, hooks, own, checkpoints)
         if learn.world.is_sharded: _save_result(worker)     # it needs all ranks
 
@@ -290,12 +290,11 @@ def _fit(learn, program, hooks, own, checkpoints):
 _LEAVE, _LEFT = 'requests/leave', 'requests/left'
 
 def _watch(worker):
-    "The other thread: requests, status, record, and ranks that have failed"
+    "The other thread: requests, status, record"
     beat_at = 0.
     while not worker.over.wait(worker.look_s):
         learn = worker.learn if worker.learn is not None and worker.learn.is_fitting else None
         if learn is not None: worker.mail.look(learn)
-        if worker.is_training and worker.ranks.is_stuck(): _give_up(worker)
         if monotonic() < beat_at: continue
         beat_at = monotonic() + worker.beat_s
         if learn is not None and worker.leaves and not worker.is_leaving:
@@ -303,24 +302,21 @@ def _watch(worker):
         if learn is not None and worker.tick not in learn.requests: learn.request(worker.tick)
         worker.beat()
 
-def _give_up(worker):
-    "End this process, whose other thread waits for a rank that has failed"
-    text = 'another rank has failed; run.output says why'
-    _fail(worker, worker.ranks.find() or error_record(RuntimeError(text)))
-    worker.mail.say_rest()
-    worker.ranks.end()
-    worker.beat()
-    os._exit(1)
+def _error_of_another(worker):      # as of `error_record`
+    end = monotonic() + worker.patience_s
+    while not (found := worker.folder.read('error.json')) and monotonic() < end: sleep(.05)
+    return found or error_record(ProcessFailed('another rank has ended without a word: run.output says how'))
 
 def _follow(worker):
     "Train as a rank other than 0, then end this process"
-    end_with_parent(worker.ranks.parent, worker.ranks.home)
+    end_with_parent(os.getppid())
     code = 0
     try: _train(worker)
     except TrainingInterrupted: pass
     except BaseException as e:
         traceback.print_exc()
-        worker.folder.write(f'rank-{worker.ranks.rank}.json', {**error_record(e), 'is_lost': is_lost(e)})
+        e.add_note(f'on rank {worker.rank}')
+        if not is_lost(e): worker.folder.write('error.json', error_record(e))
         code = 1
     for o in sys.stdout, sys.stderr: o.flush()
     os._exit(code)      # without cleaning up, which may wait for ranks that have ended
@@ -332,16 +328,13 @@ def _fail(worker, error, why=''):     # error: by `error_record`
     heart.note = f'{why}{error["type"]}: {error["message"]}'
 
 def _trained(worker):     # 'done' or 'stopped'; None after an error
-    worker.is_training = True
     try:
         _train(worker)
         return 'stopped' if worker.learn.stopped is not None else 'done'
     except TrainingInterrupted: return 'stopped'
     except BaseException as e:
         traceback.print_exc()
-        found = worker.ranks.find() if is_lost(e) and worker.ranks.size > 1 else None
-        _fail(worker, found or error_record(e))
-    finally: worker.is_training = False
+        _fail(worker, _error_of_another(worker) if is_lost(e) and worker.size > 1 else error_record(e))
 
 def _save_result(worker):
     learn = worker.learn
@@ -366,13 +359,15 @@ def _keep(worker, end):
 class Worker:
     "Trains the run in a folder"
     look_s, beat_s = .05, 1.
+    timeout_s = 1800    # until a rank that does not answer counts as lost
+    patience_s = 5.     # for the error of another rank, once the connection is lost
 
     def __init__(self, path: str|Path):
         self.folder = RunFolder(path)
         self.heart, self.mail = Heartbeat(self.folder), _Mailbox(self)
-        self.ranks = Ranks(self.folder, self.folder.read('run.json').get('n_procs', 1))
+        self.rank, self.size, self.local = rank_here()
         self.hooks, self.over = (), threading.Event()
-        self.is_training = self.is_leaving = False
+        self.is_leaving = False
         self.leaves = 'TRAINER_NB_LEAVES' in os.environ     # to continue when its job does
 
     @property
@@ -380,7 +375,7 @@ class Worker:
 
     def run(self) -> int:  # exit code
         "Train from the beginning, or from the newest checkpoint of this run"
-        return _follow(self) if self.ranks.rank else _lead(self)
+        return _follow(self) if self.rank else _lead(self)
 
     def beat(self) -> None:
         "Write the status, and answers that could not be written before"
@@ -394,7 +389,7 @@ class Worker:
 
     def leave(self) -> None:
         "Stop between two batches with a checkpoint, to continue when the job begins again"
-        if self.ranks.rank: return      # rank 0 does it for all
+        if self.rank: return            # rank 0 does it for all
         self.is_leaving = True
         self.learn.request('stop')
 
@@ -402,14 +397,13 @@ class Worker:
 def _lead(worker):      # exit code
     lock = Lock(worker.folder.path)
     lock.acquire()
-    ranks, heart = worker.ranks, worker.heart
-    ranks.start()
-    if 'TRAINER_NB_CHILD' in os.environ: end_with_parent(ranks.parent, ranks.home)
+    heart = worker.heart
+    (worker.folder.path/'error.json').unlink(missing_ok=True)
+    if 'TRAINER_NB_CHILD' in os.environ: end_with_parent(os.getppid())
     worker.beat()
     thread = threading.Thread(target=_watch, args=(worker,), name='run', daemon=True)
     thread.start()
     if (end := _trained(worker)) is not None: _keep(worker, end)
-    ranks.end()
     worker.over.set()
     heart.is_over = True
     thread.join()
