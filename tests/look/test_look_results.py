@@ -175,7 +175,7 @@ def test_labels_and_regression():
         assert scores['mae'][i] == pytest.approx(sk.mean_absolute_error((targ + pred)[:, i], pred[:, i]))
     assert results(torch.randn(3, 1), torch.ones(3, 1), F.mse_loss).report().scores['r2'].isnan().all()
     two = torch.tensor([[0., 1]]).expand(2000, 2)
-    assert {*results(two, two, F.mse_loss).report().points[0].tolist()} == {0, 1}      # of each output
+    assert {*results(two, two, F.mse_loss).report().points[0]} == {0, 1}      # of each output
     counts = torch.arange(6)[:, None]
     assert results(counts + .5, counts, nn.MSELoss()).task() == 'regression'            # whole numbers, but no classes
     with pytest.raises(ValueError, match='report'): labels.confusion()
