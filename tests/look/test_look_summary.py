@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 from common import Broken, make_learner, problem
 from trainer_nb.all import Freeze, Learner
 
-
 class Block(nn.Module):
     "A part that is called twice, one that is not called, and named arguments"
     def __init__(self, n=6):
