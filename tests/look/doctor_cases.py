@@ -84,7 +84,6 @@ class Net(nn.Module):
 
 def two(between=F.relu, after=lambda x: x): return Net(lambda o, x: after(o.head(between(o.body(x)))))
 
-
 # what the output layer and the loss make of one another
 
 bce, mse = F.binary_cross_entropy_with_logits, F.mse_loss
@@ -113,7 +112,6 @@ bug('detached_loss',
     loss_of_the_weights_only=lambda: weights_and(lambda pred, y: F.cross_entropy(pred.detach(), y)),
     loss_of_an_argmax=lambda: weights_and(lambda pred, y: (pred.argmax(1) != y).float().mean()))
 bug('step_fails', loss_without_a_gradient=lambda: make(loss_fn=lambda pred, y: F.cross_entropy(pred.detach(), y)))
-
 
 # parameters, gradients and optimizers
 
@@ -160,7 +158,6 @@ bug('cannot_overfit',
     optimizer_that_maximizes=lambda: make(optim=partial(SGD, maximize=True), lr=.1),
     clipped_to_nothing=lambda: make(optim=SGD, lr=.05, hooks=[GradClip(1e-7)]))
 
-
 # modes
 
 def step_in(training, part=lambda model: model):
@@ -185,7 +182,6 @@ bug('wrong_mode', model_in_evaluation_mode_by_a_hook=lambda: make(dropping, hook
     evaluation_mode_in_forward=lambda: make(Net(lambda o, x: o.eval().net(x), net=dropping())),
     batchnorm_in_eval_in_step=lambda: make(
         lambda: nn.Sequential(nn.BatchNorm1d(64), mlp()), **step_in(False, lambda model: model[0])))
-
 
 # data
 
@@ -233,7 +229,6 @@ bug('step_fails', class_ids_up_to_10_of_10=lambda: make(y=digits()[1] + 1),
     class_ids_from_minus_one=lambda: make(y=digits()[1] - 1))
 bug('unscaled_targets', prices_in_euros=lambda: make(mlp(1), y=price()*80_000 + 250_000, loss_fn=mse),
     prices_and_an_own_loss=lambda: make(mlp(1), y=price()*80_000, loss_fn=lambda p, y: (p - y).abs().mean()))
-
 
 # healthy set-ups: usual ones, and unusual ones that look like a bug
 

@@ -94,7 +94,6 @@ def test_an_error_in_validation_is_told():
     res = make(eval_step=lambda batch, learn: {'pred': learn.missing}).doctor()
     assert [o.name for o in res.findings] == ['step_fails'] and 'missing' in str(res), res
 
-
 # Nothing is kept
 
 def test_no_tool_keeps_the_model_or_a_graph():

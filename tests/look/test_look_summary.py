@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 from common import Broken, make_learner, problem
 from trainer_nb.all import Freeze, Learner
 
-
 class Block(nn.Module):
     "A part that is called twice, one that is not called, and named arguments"
     def __init__(self, n=6):
@@ -75,3 +74,29 @@ def test_a_deep_model_is_cut_and_says_so():
     s = learn.summary()
     assert len(s.shown()) == 42 and '80 inner layers are not shown' in repr(s)
     assert len(learn.summary(depth=2).shown()) == 122
+
+# What to do about an error
+
+class Silent(nn.Linear):
+    def forward(self, x): super().forward(x)
+
+@pytest.mark.parametrize('model, swap, loss_fn, words', [
+    (nn.Linear(4, 1), True, F.mse_loss, 'are x and y swapped'), (Silent(4, 1), False, F.mse_loss, 'with a return'),
+    (nn.Linear(4, 1), False, nn.BCELoss(), 'takes probabilities')])
+def test_an_error_has_one_advice(model, swap, loss_fn, words):
+    x, y = torch.rand(8, 4)*1e4, torch.ones(8, 1)
+    with pytest.raises(Exception) as e:
+        Learner(model, (y, x) if swap else (x, y), loss_fn=loss_fn, display=False).fit(1)
+    advice, place = e.value.__notes__
+    assert words in advice and place.startswith('raised')
+
+def test_errors_on_a_gpu_name_the_loss_and_layers_in_a_list():
+    learn = make_learner()
+    failed, apart = 'CUDA error: device-side assert triggered', 'expected all tensors to be on the same device'
+    for loss_fn, text, words in (F.cross_entropy, failed, 'class ids'), (nn.BCELoss(), failed, 'with_logits'), (
+            F.cross_entropy, apart, 'nn.ModuleList'):
+        learn.loss_fn = loss_fn
+        def model(x, text=text): raise RuntimeError(text)
+        learn.model.forward = model
+        with pytest.raises(RuntimeError) as e: learn.fit(1)
+        assert words in e.value.__notes__[0]

@@ -11,9 +11,10 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..loop import Learner, loss_option, needed_names, unpack
+from ..loop import Learner, loss_option, maker_of, needed_names, unpack
 
 # %% ../../nbs/look/10_mistakes.ipynb #647b13de
 def inputs_and_target(batch: object) -> tuple[list[Tensor], Any]:
@@ -60,6 +61,9 @@ _ANYWHERE = {       # words of an error → what to do
     'stack expects each tensor to be equal size': lambda o:
         'the samples have several sizes: bring images to one in the dataset, torchvision.transforms.'
         'Resize((224, 224)), or pad sequences in a collate_fn of the DataLoader',
+    'CUDA.* device-side assert': lambda o: maker_of(o.learn.loss_fn) in (F.binary_cross_entropy, nn.BCELoss) and
+        'binary_cross_entropy takes probabilities, and the predictions are logits, or nan: start a new process, and '
+        'for logits pass loss_fn=F.binary_cross_entropy_with_logits',
     'device-side assert': lambda o:
         'a kernel on the GPU failed, most often because class ids are not from 0 to the number of outputs - 1: '
         'start a new process and use Learner(..., device="cpu") for a clearer error',
@@ -99,7 +103,8 @@ def _devices(o):
     if 'device' in o.text or len(found) > 1: return (
         f'batch, parameters and buffers are on {", ".join(sorted(found))}: '
         'a tensor that the model makes or keeps must be on the device of its inputs; '
-        'keep it with self.register_buffer, or make it with device=x.device')
+        'keep it with self.register_buffer, or make it with device=x.device; layers in a Python list belong in an '
+        'nn.ModuleList')
 
 def _dtype(o):
     "Explain inputs of another dtype than the parameters"

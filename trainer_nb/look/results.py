@@ -17,15 +17,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import SequentialSampler
 
 from ..base import batch_size, cut_name, folded, format_value, map_tensors, open_nesting, sample_counts
 from ..data import is_stock, rng_states, set_rng_states, sets_of
 from trainer_nb.draw import (
-    GREY, Rich, Shown, attended_kernel, html_img, html_table, new_figure, show_bundle, text_table, widget_view
+    COLORS, Chart, Line, Panel, Rich, Shown, attended_kernel, html_img, html_table, limits,
+    show_bundle, text_table, widget_view
 )
 from ..loop import Hook, Joined, Learner, as_scores, class_names, ignored_id, maker_of, trains_loss
-from .samples import Look, Sample, SampleView, are_samples, batch_parts, sample_of
+from .samples import Look, Sample, SampleView, are_samples, batch_parts, sample_of, samples_in
 
 # %% ../../nbs/look/03_results.ipynb #608179a2
 _TAKES = {      # what a loss takes → the task, what makes probabilities of it, and the names of such losses
@@ -47,7 +49,10 @@ def loss_kind(loss_fn: Any) -> str | None:
 # %% ../../nbs/look/03_results.ipynb #c22bdb79
 def _one_sample(x, i, n, is_part=False):
     "Cut sample `i` out of a batch of `n`, or a part of one, as a batch of one"
-    if isinstance(x, Tensor): return x[i:i + 1] if x.ndim and len(x) == n else x
+    if isinstance(x, PackedSequence): return pack_sequence([samples_in(x)[i]])
+    if isinstance(x, Tensor):
+        if x.is_nested: return torch.nested.as_nested_tensor([samples_in(x)[i]], layout=x.layout)
+        return x[i:i + 1] if x.ndim and len(x) == n else x
     if hasattr(x, 'to_data_list'): return type(x).from_data_list([x[i]])        # graphs of torch_geometric
     if isinstance(x, (list, tuple)) and len(x) == n:
         if are_samples(x, n) if is_part else any(n not in sample_counts(o) for o in x): return x[i:i + 1]
@@ -99,7 +104,7 @@ class _Collect(Hook):
         if self.keep: pred = self.keep(pred)
         else: pred, targ = as_scores(pred, targ)
         for joined, o in (self.preds, pred), (self.targs, targ):
-            if o is not None: joined.add(o, sizes)
+            if o is not None: joined.add(samples_in(o), sizes)
 
     def outputs(self) -> list:      # [predictions, targets]; None where there are none
         "Join the outputs of the pass; texts are padded, with targets that do not count"
@@ -142,18 +147,17 @@ def _percent(rate, digits=0):
     if 1 - least/2 < rate < 1: return f'>{1 - least:.{digits}%}'
     return f'{rate:.{digits}%}'
 
-def _html_figure(fig, alt):
-    "Write a matplotlib figure as HTML"
-    png, size = fig._repr_png_()
-    return html_img(png, alt, size['width'])
-
 # %% ../../nbs/look/03_results.ipynb #9262b676
 _WIDEST = 20      # classes that fit into a table; more are drawn as a picture
-_STYLE = '''<style>.tnb-matrix .tnb-table.tnb-table :is(td,th){min-width:5em;max-width:5em;padding:2px 4px;
-text-align:center;white-space:normal;overflow-wrap:anywhere}
+_STYLE = '''<style>.tnb-matrix .tnb-table.tnb-table :is(td,th){min-width:5.5em;max-width:5.5em;padding:2px 4px;
+text-align:center;vertical-align:middle;white-space:normal;overflow-wrap:anywhere}
+.tnb-matrix .tnb-table.tnb-table :is(td,th):first-child{max-width:none;text-align:right!important;
+white-space:nowrap!important}
 .tnb-matrix div div{margin:-2px -4px;padding:2px;white-space:pre;line-height:1.3}
-.tnb-cells button{width:auto;height:auto;margin:0;padding:2px 6px;white-space:pre;line-height:1.3}
-.tnb-cells>*>*>div{justify-content:center}.tnb-cells button:focus{outline:2px solid;outline-offset:-2px}</style>'''
+.tnb-cells button{width:auto;height:auto;margin:0;padding:2px 0;white-space:pre;line-height:1.3}
+.tnb-cells .widget-gridbox>div{height:auto;margin:0 2px;line-height:1.2;align-items:center;justify-content:center;
+text-align:center;white-space:normal;overflow-wrap:anywhere}
+.tnb-cells button:focus{outline:2px solid;outline-offset:-2px}</style>'''
 
 @dataclass(repr=False, eq=False)
 class Confusion(Shown):
@@ -167,7 +171,7 @@ class Confusion(Shown):
         "Return the names of the classes"
         return [*map(self.results.look.name, range(len(self.counts)))]
 
-    @property
+    @cached_property
     def rates(self) -> Tensor:  # (classes, classes) float; nan for a class without samples
         "Return the predictions as fractions of each target"
         return self.counts/self.counts.sum(1, keepdim=True)
@@ -234,19 +238,27 @@ class Confusion(Shown):
         text, color = self._cell(t, p)
         return Rich(f'{self.counts[t, p]}', f'<div style="background:{color}">{escape(text)}</div>')
 
-    def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
-        "Draw the rates as a picture"
-        fig, [ax] = new_figure(6.4, 5.6)
-        ax.grid(False)
-        drawn = ax.imshow(self.rates.nan_to_num(0).numpy(), cmap='Blues', vmin=0, vmax=1)
-        ax.set(xlabel='prediction', ylabel='target')
-        fig.colorbar(drawn, ax=ax, label='share of the target')
-        return fig
+    def _map(self):
+        "Draw the shares of many classes, with names of some, as an SVG that can be read on white and on black"
+        n = len(self.counts)
+        step = -(-n//60)
+        size, cells, names = n + 8*step, '', ''
+        for t, p in self.counts.nonzero().tolist(): cells += f'<rect x="{p}" y="{t}" fill="{self._cell(t, p)[1]}"/>'
+        for i in range(0, n, step):
+            name, at = escape(cut_name(self.names[i], 16)), i + .8*step
+            names += f'<text x="{-step/4}" y="{at}">{name}</text>'
+            names += f'<text transform="translate({at},{n + step/4}) rotate(-90)">{name}</text>'
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-8*step} 0 {size} {size}"><style>rect{{width:1px;'
+                f'height:1px}}text{{font:{.75*step}px sans-serif;fill:#767676;text-anchor:end}}</style>{cells}{names}'
+                f'<path d="M0,0h{n}v{n}h-{n}z" fill="none" stroke="#888" stroke-width="{size/800}"/></svg>')
 
     def picture(self) -> str:
-        if len(self.counts) > _WIDEST: return _html_figure(self.plot(), f'confusion matrix: {self.title()}')
+        about = 'rows are targets, columns predictions'
+        if len(self.counts) > _WIDEST:
+            width = min(16*(len(self.counts) + 8), 720)
+            return f'{about}{html_img(self._map().encode(), "confusion matrix", width, "svg+xml")}<br>'
         table = html_table(self._matrix(self._tile), left=1)
-        return f'{_STYLE}<div class="tnb-matrix">rows are targets, columns predictions{table}</div><br>'
+        return f'{_STYLE}<div class="tnb-matrix">{about}{table}</div><br>'
 
     def __repr__(self):
         if len(self.counts) > _WIDEST: return super().__repr__()
@@ -266,8 +278,8 @@ class Confusion(Shown):
             res.on_click(show)
             return res
         cells = [W.Label(o) if isinstance(o, str) else o for o in sum(self._matrix(button), [])]
-        columns = W.Layout(grid_template_columns=f'max-content repeat({len(self.counts)}, 1fr)', grid_gap='1px')
-        grid = W.GridBox(cells, layout=columns)
+        columns = f'max-content repeat({len(self.counts)}, minmax(3.4em, 6em))'
+        grid = W.GridBox(cells, layout=W.Layout(grid_template_columns=columns, grid_gap='1px', overflow='auto'))
         both = W.HBox([grid, out], layout=W.Layout(flex_flow='row wrap', grid_gap='16px'))
         title = W.HTML(f'{self.title()}; rows are targets, columns predictions')
         return W.VBox([title, both, W.HTML('<br>' + html_table(self.rows(), left=2))])
@@ -279,7 +291,8 @@ class Confusion(Shown):
         live.add_class('tnb-cells').add_class(name)
         # where the buttons are, the table hides; and in a saved notebook what is left of them, an error of ipywidgets
         hidden = (f'<style>body:has(.{name}) .{name}-table,.jp-OutputArea-child:has(.{name}-table) + * > '
-                  f'.jupyter-widgets:not(:has(*)){{display:none}}</style>')
+                  f'.jupyter-widgets:not(:has(*)){{display:none}} .{name} .widget-gridbox>'
+                  f'div:nth-child({len(self.counts) + 1}n+1){{justify-content:flex-end}}</style>')
         html = f'{hidden}<div class="{name}-table">{self._repr_html_()}</div>'
         show_bundle({'text/html': html, 'text/plain': repr(self)})
         show_bundle({**widget_view(live), 'text/plain': 'a click on a cell shows its samples'})
@@ -311,16 +324,13 @@ class Report(Shown):
         def line(name, row): return [name, *map(format, row.tolist(), forms)]
         return [['', *self.scores], *(line(*o) for o in rows[:_MOST]), *more, *(line(*o) for o in means)]
 
-    def plot(self) -> Any:  # matplotlib `Figure`, independent of pyplot
+    def chart(self) -> Chart | None:
         "Plot residuals by prediction, of a regression"
-        fig, [ax] = new_figure(6.4, 3.2)
-        ax.scatter(*self.points, s=8, alpha=.5, linewidths=0)
-        ax.axhline(0, color=GREY, linewidth=1)
-        ax.set(xlabel='prediction', ylabel='prediction − target')
-        return fig
-
-    def picture(self) -> str:
-        return _html_figure(self.plot(), 'residuals by prediction') if self.points else ''
+        if not self.points: return None
+        xs, ys = self.points
+        line = Line(xs, ys, COLORS[0], 'prediction − target', width=0, alpha=.5, points=True)
+        panel = Panel(60, 24, 564, 250, [line], limits(xs), limits([0, *ys]), 'prediction')
+        return Chart(640, 320, [panel], alt='residuals by prediction')
 
 def _class_scores(tp, n_pred, n_targ, are_pixels=False):
     "Compute scores of each class from the numbers of true positives, predictions and targets"
@@ -332,6 +342,8 @@ def _class_scores(tp, n_pred, n_targ, are_pixels=False):
 
 # %% ../../nbs/look/03_results.ipynb #c0403dc7
 _POINTS = 2000  # residuals to draw, at most, evenly from all
+
+_FIRST = '#', 'target', 'predicted', 'probability', 'loss'      # stand before the fields of a table
 
 @dataclass(repr=False, eq=False)
 class Results:
@@ -378,7 +390,7 @@ class Results:
         n, (task, preds, targs) = len(self), self.shown
         targ, pred = sample_of(targs, i, n), sample_of(preds, i, n)
         sample = Sample({k: sample_of(o, 0, 1) for k, o in batch_parts(batch)[0].items()},
-                        {'target': targ, 'predicted': pred})
+                        {'target': targ, 'predicted': pred}, self.look.shape)
         caption = {'#': str(i), **dict(sample.caption(self.look))}
         if task == 'classes' and targ.numel() == 1:
             is_counted = targ >= 0 and targ != ignored_id(self.loss_fn)
@@ -386,7 +398,7 @@ class Results:
             p = self._probability(i, targ)
             if p is not None: caption['probability'] = f'{p:.3f}'
         if not self.loss.isnan().all(): caption['loss'] = format_value(self.loss[i])
-        return sample, [*caption.items()]
+        return sample, sorted(caption.items(), key=lambda o: o[0] not in _FIRST)
 
     def _probability(self, i, targ):
         "Return the probability of the predicted class of a sample with one class; None if unknown"
@@ -404,7 +416,7 @@ class Results:
         p, t, name = self.pred, self.targ, _name(self.loss_fn)
         if not isinstance(p, Tensor) or not isinstance(t, Tensor): raise ValueError(
             f'predictions are a {type(p).__name__} and targets a {type(t).__name__}: '
-            'expected tensors; learn.results(keep=f) can reduce predictions to one')
+            'expected tensors; an eval_step can pad both, and learn.results(keep=f) reduce predictions to one')
         if not self.are_scores and p.ndim > t.ndim: raise ValueError(
             'the loss function has weights of its own, which turn predictions into scores of classes: '
             'pass learn.results(keep=f), where f(pred) returns these scores')
@@ -495,7 +507,7 @@ class Results:
         if are_pixels: del scores['r2']
         names = [f'output {i}' for i in range(targ.size(1))]
         at = torch.linspace(0, targ.numel() - 1, min(targ.numel(), _POINTS), dtype=torch.long)
-        return Report(scores, names, f'{len(self):,} samples', [o.flatten()[at].numpy() for o in (pred, error)])
+        return Report(scores, names, f'{len(self):,} samples', [o.flatten()[at].tolist() for o in (pred, error)])
 
 # %% ../../nbs/look/03_results.ipynb #2b07eb76
 def results_of(learn: Learner,
@@ -504,17 +516,19 @@ def results_of(learn: Learner,
     loss: Callable | None = None,   # `f(pred, targ)` → (n,); None: `loss_fn` without reduction, or
                                     # your own step, or a model with its own loss, in batches of one
     keep: Callable | None = None,   # a batch's predictions → what to keep: `lambda p: p.argmax(1)`
-    classes: Sequence | Mapping | None = None,      # this and the next four as in `show_batch`
+    classes: Sequence | Mapping | None = None,      # this and the next four, and `shape`, as in `show_batch`
     decode: Callable | None = None,
     mean: Any = None,
     std: Any = None,
     columns: Sequence | None = None,
     min_score: float = .5,          # of predicted boxes to show
+    shape: Sequence | None = None,  # of pictures that come as rows of numbers, such as (8, 8)
 ) -> Results:
     "Return predictions, targets and losses of each sample, in evaluation mode"
     with folded():
         dl, first = learn.loader_for(learn.valid_dl if dl is None else dl), []
-        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, min_score)
+        look = Look(class_names(learn, dl) if classes is None else classes, decode, mean, std, columns, min_score,
+                    shape)
         is_own = learn.loss_fn is None or learn.is_own('train_step') or learn.is_own('eval_step')
         is_single, states = is_own and loss is None, rng_states(dl)
         collect = _Collect(loss, keep, is_single)
