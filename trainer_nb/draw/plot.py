@@ -105,7 +105,8 @@ class _View:
         self.points = self._points()        # column → batches, values
         self.train, valid = _whole(self.curves, 'train_loss'), _whole(self.points, 'valid_loss')
         ends = tuple(o.removeprefix('valid') for o in valid)
-        self.valid = valid + [o for o in self.points if o.endswith(ends) and o not in valid     # of single validation sets
+        self.valid = valid + [o for o in self.points if o.endswith(ends) and o not in valid
+                              # of single validation sets
                               and f'train_{o.partition("_")[2]}' not in {**self.curves, **self.points}]
         rest = [o.partition('_')[2] for o in self.points if o not in self.train + self.valid]
         self.metrics = sorted(dict.fromkeys(rest), key=lambda o: 'loss' not in o.split('_'))    # as in the table
@@ -162,7 +163,8 @@ class _View:
                 words.append(f'{name} {format_value(mean)}{span}')
             if len(at):
                 n = at[np.abs(at - x).argmin()]
-                words += [f'after batch {n}:', *(f'{k} {format_value(v)}' for k, v in self.rows[n].items() if k in columns)]
+                found = self.rows[n].items()
+                words += [f'after batch {n}:', *(f'{k} {format_value(v)}' for k, v in found if k in columns)]
             if words[16:]: words[15:] = [f'and {len(words) - 15} more']
             which = f'batch {end}' if end == start else f'batches {start} to {end}'
             res[x] = '\n'.join([f'epoch {self.data.epoch_at(end)}, {which}', *words])
@@ -189,7 +191,8 @@ class _View:
         place, xlabel = (54, 0, 534, 252), 'batch'
         if any(len({*_finite([o])}) > 1 for o in rates):
             ends = [f(_finite(rates)) for f in (min, max)]
-            panels.append(self._panel((54, 200, 534, 52), rates, limits(ends), xlabel, yticks=[*zip(ends, labels(ends))],
+            panels.append(self._panel((54, 200, 534, 52), rates, limits(ends), xlabel,
+                                      yticks=[*zip(ends, labels(ends))],
                                       note=f'+ {len(names) - 6} more' if names[6:] else ''))
             place, xlabel = (54, 0, 534, 200), None
         else: lines += [Line([], [], GREY, f'{o.name} {v:.3g}', mark=' ') for o in rates for v in {*_finite([o])}]

@@ -283,8 +283,8 @@ class History(Shown):
 
     def plot_data(self) -> PlotData:
         "Return what a picture shows of it; it shares the rows, which may grow"
-        return PlotData(self.n_steps, lambda start: self.fetch(self.n_steps, start), self.columns.n_revised, self.epoch_rows,
-                        self.ends, self.valid_rows, self.flags, self.marked, self.latest.monitor[0],
+        return PlotData(self.n_steps, lambda start: self.fetch(self.n_steps, start), self.columns.n_revised,
+                        self.epoch_rows, self.ends, self.valid_rows, self.flags, self.marked, self.latest.monitor[0],
                         self.bad_from, self.recent, self.latest.first)
 
     def plot(self,
