@@ -254,7 +254,7 @@ def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     assert 'it/s' not in paused[0] and '⏸' in paused[1] and 'repeating-linear-gradient(45deg,#E69F00' in paused[1]
     assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-2][0], lines[-2][0]
     news = [o.partition('</div>')[0] for o in of(seen, 2)]
-    assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0 of 1', 'paused in epoch 0 of 1']
+    assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0/1', 'paused · epoch 0/1']
 
 def test_training_that_becomes_nan_says_so(seen):
     "Without a guard: the first such batch, and advice, at the next update, at the end and in the picture"
@@ -396,7 +396,7 @@ def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys)
         if n != 'row': row = Text.row
     monkeypatch.setattr(module, kind.__name__, Bad)
     learn = learner(where, hooks=[LambdaHook(before_step=always)])
-    with pytest.warns(RuntimeWarning, match='display failed.*no screen') as warned: learn.fit(2)
+    with pytest.warns(UserWarning, match='Display failed.*no screen') as warned: learn.fit(2)
     plain = learner(False)
     plain.fit(2)
     assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1

@@ -354,7 +354,7 @@ class Chart:
     def _hover(self):
         "Write the columns of panels, down to the lowest one"
         res, width, height = '', self.width/100, self.height/100
-        bottom = self.height - max(p.bottom for p in self.panels)
+        bottom = self.height - max((p.bottom for p in self.panels), default=0)
         for p in self.panels:
             place = f'{p.top/height:.1f}% {100 - p.right/width:.1f}% {bottom/height:.1f}% {p.left/width:.1f}%'
             if p.hover: res += f'<div class="tnb-hover" style="inset:{place}">{"".join(p.columns())}</div>'

@@ -9,7 +9,7 @@ __all__ = ['Logger', 'JSONLLogger', 'CSVLogger', 'flatten', 'TensorBoardLogger',
 # %% ../../nbs/show/05_loggers.ipynb #020102ce
 import csv, json, math, os, re, warnings
 from bisect import bisect_left
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from heapq import merge
 from io import StringIO
 from itertools import count, takewhile
@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from ..base import copied, needed, open_file, plain_config, replacing
-from ..loop import Learner, MainProcessHook
+from ..loop import Learner
+from .display import Onlooker
 
 # %% ../../nbs/show/05_loggers.ipynb #ba02fff6
 def _entries(h, done, n, wait):
@@ -40,7 +41,7 @@ def _up_to(h, n):
     return n, sum(o['batch'] <= n for o in h.valid_rows), sum(end <= n for end in h.ends)
 
 # %% ../../nbs/show/05_loggers.ipynb #b59c8b14
-class Logger(MainProcessHook):
+class Logger(Onlooker):
     """Base of all loggers. Define what you need:
 
     `open(learn)`               prepare; what was written beyond `done` was left by a crash
@@ -49,7 +50,6 @@ class Logger(MainProcessHook):
     `close(learn)`              called when the fit is over, or after an error of the logger
     """
     ord = 92
-    is_open = False
     done: tuple = (0, 0, 0)     # written training batches, validation passes, epochs
 
     def state_dict(self) -> dict: return {'done': self.done}
@@ -58,7 +58,6 @@ class Logger(MainProcessHook):
     def open(self, learn: Learner) -> None: pass
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: pass
     def flush(self) -> None: pass
-    def close(self, learn: Learner) -> None: pass
 
     def before_fit(self, learn: Learner) -> None:
         self.is_open = False
@@ -73,15 +72,6 @@ class Logger(MainProcessHook):
     def after_fit(self, learn: Learner) -> None:
         self.attempt(self.update, learn, True)
         self.attempt(self.close, learn)
-
-    def attempt(self, f: Any, learn: Learner, *args: Any) -> None:
-        "Call `f`; after an error the logger is silent until the next fit, and training continues"
-        if not self.is_open: return
-        try: f(learn, *args)
-        except Exception as e:
-            self.is_open = False
-            warnings.warn(f'{self.name} failed ({type(e).__name__}: {e}); training continues without it', stacklevel=3)
-            with suppress(Exception): self.close(learn)
 
     def update(self, learn: Learner, wait: bool = False) -> None:
         "Write what is new; `wait`: also the values that are still on a device"
