@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STATES', 'front_end', 'Budget', 'Status', 'html_stale', 'Notebook', 'Text', 'open_screen', 'format_pace', 'progress',
-           'planned', 'Pace', 'Display', 'Log', 'show']
+           'planned', 'Pace', 'Onlooker', 'harmless', 'Display', 'Log', 'show']
 
 # %% ../../nbs/show/02_display.ipynb #ceb80347
 import logging, math, sys, warnings
@@ -89,6 +89,9 @@ def _named(values, most=8):
     res = [f'{k} {format_value(v)}' for k, v in values.items() if k not in ('batch', 'epoch', 'step')]
     return res if len(res) <= most else [*res[:most], f'and {len(res) - most} more']
 
+# the buttons above it, in a notebook that was saved with them and is opened without their kernel
+_NO_ERROR = '<style>.jp-OutputArea-child:has(+ * .tnb-live) > .jupyter-widgets:not(:has(*)){display:none}</style>'
+
 @dataclass
 class Status:
     "Where something is that takes its time, how it goes, and when it will end; all of it true at one moment"
@@ -108,12 +111,12 @@ class Status:
 
     def html(self, is_live: bool) -> str:
         "Write bar, sign and line; a live one does not break within its parts, and tells its time"
-        words, role = escape(self.text()), ' role="status"'
+        words, kind = escape(self.text()), 'role="status"'
         if is_live:
-            parts, role = f'{words} · as of {self.time}'.split(' · '), ''
-            words = ' · '.join(f'<span style="white-space:nowrap">{o}</span>' for o in parts)
+            parts, kind = f'{words} · as of {self.time}'.split(' · '), 'class="tnb-live"'
+            words = _NO_ERROR + ' · '.join(f'<span style="white-space:nowrap">{o}</span>' for o in parts)
         bar = _html_bar(self.share, self.state) + _html_sign(self.state)
-        return f'<div{role} style="line-height:24px">{bar}{words}</div>'
+        return f'<div {kind} style="line-height:24px">{bar}{words}</div>'
 
 # %% ../../nbs/show/02_display.ipynb #31894637
 def html_stale(advice: str, after_s: float = 10) -> str:
@@ -162,8 +165,8 @@ class Notebook:
 
     def end(self, status: Status, chart: Chart | None = None, table: str = '', text: str = '') -> None:
         "Leave what needs no kernel; `text` is the table without HTML"
-        picture = chart.bundle() if chart else _bundle()
-        self.put(_bundle(status.html(False), status.text()), picture, _bundle(table, text))
+        self.put(_bundle(status.html(False), status.text()))        # at once: the picture takes a while
+        self.put(None, chart.bundle() if chart else _bundle(), _bundle(table, text))
 
 # %% ../../nbs/show/02_display.ipynb #47fcb938
 class Text:
@@ -209,7 +212,8 @@ class Text:
         "Print the newest epoch, below a header if the columns have changed; a * is at the best so far"
         (column, mode), row = history.latest.monitor, history.epoch_rows[-1]
         now = rank(row.get(column, math.nan), row.get('valid_loss'), mode)
-        mark, self.best = '*' if now < self.best else ' ', min(now, self.best)
+        mark = ' '
+        if now < self.best: mark, self.best = '*', now
         head, cells, *_ = history.lines(len(history) - 1, width=self.width)
         least = ['0'*(5 if o in ('epoch', 'time') else 8) for o in head]
         top, _, line = text_table([head, least, cells]).splitlines()
@@ -255,28 +259,14 @@ def progress(
     finally:
         time_s = perf_counter() - start
         of = f' of {total}' if n < (total or 0) else ''
-        words = [f'{n}{of} steps in {format_time(time_s)}', *format_pace(n, time_s)[:n]]
-        screen.end(Status(', '.join(words), state='stopped' if of else 'done'))
+        pace = format_pace(n, time_s) if n else ()
+        screen.end(Status(f'{n}{of} steps in {format_time(time_s)}', (), pace, state='stopped' if of else 'done'))
 
 # %% ../../nbs/show/02_display.ipynb #a8f89204
-_ENDLESS = 10**15       # batches
-
 def planned(learn: Learner) -> tuple[int, int] | tuple[None, None]:     # (None, None) if they are unknown
     "Count the training batches and the validation passes that are left of a running fit"
-    fit, state = learn.fitting, learn.state
-    if fit is None: return None, None
-    plan, now, accum, n = fit.plan, state.optimizer_step, state.grad_accum_steps, length(learn.train_dl) or _ENDLESS
-    in_epoch = math.ceil(n/accum)                           # optimizer steps of an epoch
-    done = 0 if fit.train is None else state.batch_idx      # batches of this epoch
-    start = now - (in_epoch if done == n else done//accum)
-    by_epochs = start + ((plan.end_epoch or _ENDLESS) - state.epoch)*in_epoch
-    last = max(min(plan.end_step or _ENDLESS, by_epochs), now)
-    if last >= _ENDLESS//accum: return None, None
-    epochs, rest = divmod(last - start, in_epoch)
-    few = plan.valid_every_epochs or 1
-    ends = range(start + in_epoch, last, in_epoch)[few - 1 - state.epoch % few::few]        # besides `last`
-    more = () if plan.next_valid is None else range(plan.next_valid, last, plan.valid_every or _ENDLESS)
-    return epochs*n + rest*accum - done, len({*ends, *more, last})
+    fit = learn.fitting
+    return fit.plan.left(learn.state, length(learn.train_dl), fit.train is not None) if fit else (None, None)
 
 # %% ../../nbs/show/02_display.ipynb #226f93e8
 def _advice(dl):
@@ -304,13 +294,12 @@ class Pace:
     def count(self, learn: Learner) -> None:
         "Count what was done since the last time, all of it in training or all in validation"
         now, done, fit, spent = perf_counter(), self._done(learn), learn.fitting, self.spent[self.trains]
-        new_s = now - self.clock
-        spent[0] += new_s
+        spent[0] += now - self.clock
         spent[1] += max(done - self.done, 0)        # fewer after a rewind
         if self.trains and fit.train is not None and (opened := fit.train.pass_.opened):
-            since, waited = (self.clock, self.waited) if opened is self.seen else opened
+            before = self.waited if opened is self.seen else opened[1]
             self.seen, self.waited = opened, fit.train.pass_.wait_s
-            spent[2] += (self.waited - waited)*new_s/max(now - since, 1e-9)        # as in earlier passes, if any
+            spent[2] += self.waited - before
         if spent[0] > 20: spent[:] = [o/2 for o in spent]       # newer seconds count more
         self.clock, self.done, self.trains = now, done, fit.valid is None
         batches, passes = planned(learn)
