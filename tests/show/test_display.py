@@ -191,6 +191,12 @@ def test_times_have_one_unit_and_none_is_rounded_to_nothing(times, shown):
     for i, t in enumerate(times): h.add_epoch({'epoch': i, 'time_s': t})
     assert [o[-1] for o in h.lines()] == ['time', *shown] and h.lines(len(h) - 1)[1][-1] == shown[-1]
 
+def test_the_best_rows_are_marked_after_a_nan(capsys):
+    losses = iter([.5, math.nan, .3])
+    learn = learner('text', valid_dl=[None], metrics=[], eval_step=lambda b, learn: {'loss': torch.tensor(next(losses))})
+    with told(): learn.fit(3)
+    assert re.findall(r'^([ *]) +\d', capsys.readouterr().out, re.M) == ['*', ' ', '*']
+
 @pytest.mark.parametrize('where', ['tty', 'text'])
 def test_the_best_rows_are_marked_and_the_last_line_names_the_best(where, monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '70')
@@ -330,10 +336,17 @@ def test_time_left_falls_and_each_line_is_of_its_moment(cell, monkeypatch):
 def test_a_busy_machine_slows_no_display(cell, monkeypatch):
     "What it costs is this thread's work: 10 ms in a tenth of a second"
     turn, clock, lines = in_time(monkeypatch, .05, .05, .01)
+    picture, drawn = Display._picture, []
+    def seen(self, *args):
+        res = picture(self, *args)
+        if res[0]: drawn.append(clock[0])
+        return res
+    monkeypatch.setattr(Display, '_picture', seen)
     learn = learner(train_dl=batches(600), valid_dl=None, hooks=[turn])
     learn.fit(1)
     times = [t for t, _ in lines]
     assert clock[0] > 6 and max(b - a for a, b in zip(times, times[1:])) < 1
+    assert sum(t <= 6 for t in drawn) >= 6, drawn
     assert len({o.time for _, o in lines}) >= 1 and learn.display.error is None
 
 def test_a_fit_that_was_asked_to_end_after_an_epoch_says_how_much_it_is(cell):

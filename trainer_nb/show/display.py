@@ -39,7 +39,7 @@ def front_end() -> str:  # 'html' in a kernel and in marimo, 'tty' at a terminal
 # %% ../../nbs/show/02_display.ipynb #9f1aeb2d
 class Budget:
     "Decides when to draw next: at most 5 times a second, and after the first second for a share of the time"
-    def __init__(self, share: float = .015):
+    def __init__(self, share: float = .018):
         self.share, self.opened = share, perf_counter()
         self.next = 0.          # clock of the next drawing
         self.n = 0              # number of drawings
@@ -374,7 +374,7 @@ def harmless(f: Callable) -> Callable:
 class Display(Onlooker):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique, provides = 100, True, ('display',)
-    plot_s = 1.                 # seconds between two pictures; the line changes more often
+    plot_s = .8                 # seconds between two pictures; the line changes more often
     next = math.inf             # clock of the next drawing
     screen = None               # `Notebook` or `Text`, while a fit runs
     budget = pace = None        # of the latest fit
