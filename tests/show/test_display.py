@@ -193,7 +193,8 @@ def test_times_have_one_unit_and_none_is_rounded_to_nothing(times, shown):
 
 def test_the_best_rows_are_marked_after_a_nan(capsys):
     losses = iter([.5, math.nan, .3])
-    learn = learner('text', valid_dl=[None], metrics=[], eval_step=lambda b, learn: {'loss': torch.tensor(next(losses))})
+    learn = learner('text', valid_dl=[None], metrics=[],
+                    eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
     with told(): learn.fit(3)
     assert re.findall(r'^([ *]) +\d', capsys.readouterr().out, re.M) == ['*', ' ', '*']
 

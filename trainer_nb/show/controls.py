@@ -134,7 +134,7 @@ class Controls(Onlooker):
             'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
 
     def before_fit(self, learn: Learner) -> None:
-        self.is_open, self.handle, self.said = True, None, ''
+        self.is_open, self.error, self.handle, self.said = True, None, None, ''
         self.open(learn)
 
     @harmless

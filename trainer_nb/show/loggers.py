@@ -50,17 +50,18 @@ class Logger(Onlooker):
     `close(learn)`              called when the fit is over, or after an error of the logger
     """
     ord = 92
+    kept: tuple = ('done',)     # attributes that are its state
     done: tuple = (0, 0, 0)     # written training batches, validation passes, epochs
 
-    def state_dict(self) -> dict: return {'done': self.done}
-    def load_state_dict(self, state: dict) -> None: self.done = tuple(state['done'])
+    def state_dict(self) -> dict: return {k: getattr(self, k) for k in self.kept}
+    def load_state_dict(self, state: dict) -> None: vars(self).update({k: state[k] for k in self.kept})
 
     def open(self, learn: Learner) -> None: pass
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: pass
     def flush(self) -> None: pass
 
     def before_fit(self, learn: Learner) -> None:
-        self.is_open = False
+        self.is_open, self.error = False, None
         if self.done[0] > learn.history.n_steps: self.done = 0, 0, 0        # of another run
         self.open(learn)
         self.is_open = True
@@ -90,6 +91,7 @@ def _ending(path, size):
 
 # %% ../../nbs/show/05_loggers.ipynb #438cd11c
 class _FileLogger(Logger):
+    kept = 'done', 'size', 'ending'
     size = ending = 0       # complete bytes of the file, and the checksum of their end
     file: Any = None
 
@@ -98,11 +100,6 @@ class _FileLogger(Logger):
     ):
         self.path = Path(path)
         if self.path.is_dir(): raise IsADirectoryError(f'{path} is a folder: expected a file')
-
-    def state_dict(self) -> dict: return {**super().state_dict(), 'size': self.size, 'ending': self.ending}
-    def load_state_dict(self, state: dict) -> None:
-        super().load_state_dict(state)
-        self.size, self.ending = state['size'], state['ending']
 
     def open(self, learn: Learner) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
