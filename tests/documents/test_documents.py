@@ -84,7 +84,7 @@ def test_a_sum_is_divided_as_the_loss_is():
 def test_an_empty_shard_of_a_sum_counts_for_nothing():
     sums = Accumulator([], 'cpu')
     for n in 2, 0, 4: sums.add({'loss': 3.*n}, {'part': 5*n, 'reduction': 'sum'}, n, n)
-    assert sums.means(World()) == {'loss': 3, 'part': 5}
+    assert sums.means(World()) == {'valid_loss': 3, 'valid_part': 5}
 
 class Several(nn.Module):
     "Returns several losses by name, as models of Hugging Face do"

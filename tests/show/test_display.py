@@ -139,7 +139,7 @@ def test_the_table_keeps_its_best_row_and_all_of_a_few_dozen(cell):
     assert html.count('<tr>') == 37 and '<b>24</b>' in html and 'overflow:auto' not in html
     assert 'height:' not in html.replace('line-height', '')
     assert '<details' not in html
-    learn.history.latest.shown_in = None
+    learn.history.shown_in = None
     learn.fit(84)
     details, = BeautifulSoup(cell[-1]['text/html'], 'html.parser')('details')
     assert details.summary.text == 'all 84 epochs'
@@ -270,8 +270,9 @@ def test_training_that_becomes_nan_says_so(seen):
         return {'loss': learn.model(batch[0]).square().mean()*factor}
     learn = learner(train_step=step, eval_step=step, metrics=[], hooks=[LambdaHook(before_step=always)])
     with told(): learn.fit(3)
-    assert learn.history.outcome() == ('3 epochs, but train_loss is nan since batch 8: '
-                                    'lower the learning rate, or add GradClip(1.) or NaNGuard()')
+    assert learn.history.outcome() == (
+        '3 epochs, but train_loss is nan since batch 8 (epoch 1): lower the learning rate, or add GradClip(1.) or '
+        'NaNGuard(); learn.doctor() looks for the cause')
     lines = [o['text/plain'] for i, o in seen if i == 0]
     assert 'nan since batch 8' in next(o for o in lines if 'batch 8/15' in o)
     assert not any('nan' in o for o in lines if re.search(r'batch [1-7]/15', o))
@@ -367,8 +368,9 @@ def test_a_fit_that_went_wrong_is_not_done_and_praises_no_best(case, cell):
         return {'loss': (learn.model(batch[0]).square().mean() + 1)*factor}
     learn = learner(train_step=step, metrics=[])
     with told(): learn.fit(3)
-    says = 'valid_loss is nan' if case == 'valid' else 'the loss has risen to more than ten times its first values'
-    assert cell[0]['text/plain'] == f'3 epochs, but {says}: lower the learning rate, or add GradClip(1.) or NaNGuard()'
+    says = {'valid': 'valid_loss is nan', 'rises': 'the loss has risen to more than ten times its first values: lower '
+                                                   'the learning rate, or add GradClip(1.) or NaNGuard()'}[case]
+    assert cell[0]['text/plain'] == f'3 epochs, but {says}; learn.doctor() looks for the cause'
     assert '⚠' in cell[0]['text/html'] and '<b>' not in cell[2]['text/html'] and 'best' not in svg_of(str(cell[1]))
 
 

@@ -310,7 +310,7 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
     assert not any(o.startswith('not drawn') for o in drawn.texts())
     for name in names: assert name in legend or any(o[-1] == '…' and name.startswith(o[:-1]) for o in legend), name
     assert {'train_loss, mean of ±5 batches', 'each batch', 'valid_loss', 'lr 0.1'} <= legend.keys()
-    assert ('training' in legend) == (len(names) == 3)
+    assert 'training' in legend
     for p in chart.panels:
         for row in legend_rows(p.lines, p.width):
             for (x, o), (x2, _) in zip(row, row[1:]): assert x2 - x > 15 + 6*len(o.name)
@@ -327,7 +327,7 @@ def test_each_metric_has_a_panel_in_the_order_of_the_table(n):
     h.latest.monitor = f'valid_{names[-1]}', 'max'
     chart, before = picture(h, 0, n), picture(history([1.]*5), 0, n)
     assert (before.width, before.height) == (chart.width, chart.height) and len(before.panels) == 1
-    assert picture(History(), 0, n).panels[0].yticks == []
+    assert picture(History(), 0, n).panels[0].yticks == [] and before.html()
     losses, *panels = chart.panels
     table = [o.removeprefix('valid_') for o in h.lines()[0] if o.startswith('valid_m')]
     assert [next(o.name for o in p.lines if o.name) for p in panels] == names == table
@@ -600,6 +600,25 @@ def test_log_is_what_was_asked_for():
     with pytest.raises(ValueError, match=r'log=True needs losses above 0, and the lowest is -0.5: .*log=False'):
         h.plot(log=True)
     assert Plot().final(h.plot_data()).other is None
+
+def test_the_box_and_its_label_are_of_their_own_picture():
+    linear, log = Plot().final(overfit().plot_data()), Plot().final(history([1e3*.9**i for i in range(90)]).plot_data())
+    pages = linear.html(), log.html()
+    assert [re.findall('(?:data-axis|aria-label)="(.*?)"', o) for o in pages] == [['logarithmic']*2, ['linear']*2]
+    for o in pages: assert o.count('class="tnb-chart"') == o.count('type="checkbox"') == 1 and o.endswith('</div>')
+
+def test_the_picture_has_exactly_the_colours_of_its_legend_and_no_words_on_each_other():
+    chart = picture(overfit(), log=True)
+    chart.panels[0].note = 'logarithmic since batch 352'*2
+    image = Image.open(io.BytesIO(chart.png()[0])).convert('RGB')
+    known = {color for _, color in image.getcolors()}
+    named = [o for p in chart.panels for o in p.lines if o.name]
+    assert named and all(tuple(bytes.fromhex(o.color[1:])) in known for o in named)
+    drawn = Drawn(chart.svg())
+    for o in named: assert (o.mark, o.color) in [(word[2], word[4]) for word in drawn.words]
+    height = {text: y for _, y, text, *_ in drawn.words}
+    said = [height[o] for o in height if o.startswith(('logarithmic since', 'best', 'since then'))]
+    assert len(said) == 3 and min(b - a for a, b in zip(sorted(said), sorted(said)[1:])) >= 12
 
 def test_an_axis_that_changes_in_mid_run_says_since_when():
     h = History()

@@ -59,9 +59,9 @@ _OPEN = 2**62   # the end of an epoch that is not over
 
 class Envelope:
     "A growing list of numbers, summarized in bins that keep to the ends of epochs; `copy.copy` keeps a state"
-    def __init__(self, most: int = 700):
+    def __init__(self, most: int = 700, first: int = 0):
         self.most, self.size = most, 1      # the most bins, and the longest that a bin may be
-        self.n = 0                          # number of values
+        self.first = self.n = first         # number of values that it leaves out, and of all
         self.ends = np.empty(0, int)        # number of values at the end of each epoch
         # of each bin: lowest and highest finite value, their sum and number, number of all; never changed in place
         self.bins = np.empty((5, 0))
@@ -86,7 +86,7 @@ class Envelope:
 
     def _starts(self, bins):
         "The first value of each bin, and the start and the end of its epoch"
-        at = (np.cumsum(bins[4]) - bins[4]).astype(int)
+        at = self.first + (np.cumsum(bins[4]) - bins[4]).astype(int)
         epoch, bounds = np.searchsorted(self.ends, at, 'right'), np.concatenate([[0], self.ends, [_OPEN]])
         return at, bounds[epoch], bounds[epoch + 1]
 
@@ -109,7 +109,7 @@ class Envelope:
         "Return the middle, the extremes and the mean of each bin, as lists"
         (low, high, totals, counts, lengths), _ = self._at_most(self.bins, most)
         mean = np.clip(totals/counts, low, high)
-        return tuple(o.tolist() for o in (np.cumsum(lengths) - (lengths - 1)/2, low, high, mean))
+        return tuple(o.tolist() for o in (self.first + np.cumsum(lengths) - (lengths - 1)/2, low, high, mean))
 
     @np.errstate(all='ignore')
     def smooth(self, most: int = 700) -> tuple[list[float], list[float], str]:
@@ -120,11 +120,11 @@ class Envelope:
         _, start, end = self._starts(bins)
         epoch = np.unique(start, return_inverse=True)[1]
         goal, is_positive = _means(epoch, np.where(end < _OPEN, totals, np.nan), counts), np.fmin.reduce(low) > 0
-        half = min(_default_half(self.n)//size, (np.bincount(epoch).max() - 1)//2)
+        half = min(_default_half(self.n - self.first)//size, (np.bincount(epoch).max() - 1)//2)
         if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 4     # its epochs are steep
         ys = _balanced(_window_means(totals, counts, half), epoch, goal, counts, is_positive)
         span = f'±{half*size}' if half else f'{lengths.max():.0f}'
-        right, is_wide = np.cumsum(lengths), lengths > 1
+        right, is_wide = self.first + np.cumsum(lengths), lengths > 1
         sides = np.stack([right - lengths + 1, right], 1)       # a bin is drawn from its first to its last value
         return (sides[np.stack([lengths > 0, is_wide], 1)].tolist(), np.repeat(ys, 1 + is_wide).tolist(),
                 '' if span == '1' else f'mean of {span} batches')

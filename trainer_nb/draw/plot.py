@@ -10,12 +10,14 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, pairwise
+
+import numpy as np
 
 from ..base import cut_name, format_value, listed
 from .chart import Chart, Line, Panel, beside, evenly, labels, limits, needs_log, ticks
 from .curve import Envelope
-from .page import ALARM, COLORS, GREY, INK, RAW, SIZE, STYLES
+from .page import ALARM, COLORS, GREY, INK, RAW, STYLES
 
 # %% ../../nbs/draw/04_plot.ipynb #735a892d
 @dataclass
@@ -38,25 +40,23 @@ class PlotData:
         "Return the number of the epoch that a batch belongs to"
         i = bisect_left(self.ends, batch)
         if i < len(self.ends): return self.epochs[i].get('epoch', i)       # none in a damaged record
-        return self.epochs[-1].get('epoch', i - 1) + 1 if self.epochs else 0
+        return self.epoch_at(self.ends[-1]) + 1 if self.ends else 0
 
 def is_rate(column: str) -> bool:
     "Return whether a column holds a learning rate"
-    return column == 'lr' or column.startswith('lr_')
+    return f'{column}_'.startswith('lr_')
 
 # %% ../../nbs/draw/04_plot.ipynb #1456fe6b
 def _overfit_since(rows, i):
-    "Say by how much the losses have changed since the best epoch `i`; '' unless the fit overfits"
-    from statistics import median
-    def losses(name, start): return [row.get(name, math.nan) for row in rows[start:]]
-    valid, train, around = losses('valid_loss', i), losses('train_loss', i), losses('valid_loss', max(i - 5, 0))
-    best = valid[0]
-    if len(valid) < 4 or best <= 0: return ''
-    noise = median(abs(a - 2*b + c) for a, b, c in zip(around, around[1:], around[2:]))
-    is_worse = min(valid[-max(3, len(valid)//2):]) > best + max(.1*best, 3*noise)
-    if not (is_worse and max(train[-3:]) < .95*train[0]): return ''
-    rise, fall = valid[-1]/best - 1, train[-1]/train[0] - 1
-    return f'since then: valid {100*rise:+.0f} %, train {100*fall:+.0f} %'.replace('-', '−')
+    "Say by how much the losses have changed since the best epoch `i`, in a list; [] unless the fit overfits"
+    if len(rows) - i < 4: return []
+    valid, train = (np.array([row.get(o, math.nan) for row in rows]) for o in ('valid_loss', 'train_loss'))
+    noise = np.median(np.abs(np.diff(valid[max(i - 5, 0):], 2)))
+    valid, train = valid[i:], train[i:]
+    is_worse = min(valid[-max(3, len(valid)//2):]) > valid[0] + max(3*noise, .1*valid[0])
+    if not (valid[0] > 0 and is_worse and max(train[-3:]) < .95*train[0]): return []
+    rise, fall = valid[-1]/valid[0] - 1, train[-1]/train[0] - 1
+    return [f'since then: valid {100*rise:+.0f} %, train {100*fall:+.0f} %'.replace('-', '−')]
 
 def best_epoch(data: PlotData, first: int = 0) -> tuple[int | None, list[str]]:
     "Return the last batch of the best epoch after the first batches, or None of a single one, and what to say"
@@ -66,85 +66,104 @@ def best_epoch(data: PlotData, first: int = 0) -> tuple[int | None, list[str]]:
     if math.isnan(value): return None, []
     which, is_loss = ' of this fit' if start < data.fit_from else '', column == 'valid_loss'
     said = f'best{which} {"" if is_loss else column + " "}{format_value(value)} · epoch {data.epoch_at(data.ends[i])}'
-    return data.ends[i], [said, *filter(None, [is_loss and _overfit_since(data.epochs, i)])]
+    return data.ends[i], [said, *(_overfit_since(data.epochs, i) if is_loss else [])]
 
 # %% ../../nbs/draw/04_plot.ipynb #f2a4d70f
 _MOST = 12      # validation losses in the panel, panels of metrics
 _OTHERS = [o for o in STYLES if o[0] not in COLORS[:2]]     # for what is neither the first training nor validation loss
 
-def _more(words, most=8):
-    return words if len(words) <= most else [*words[:most], f'and {len(words) - most} more']
-
-def _thinned(points, keep=None, most=300):
-    "Thin out points to (xs, ys): keep lowest and highest of each stretch, and the one at a batch"
-    size, kept = 2*len(points)//most + 1 if len(points) > most else 1, {o for o in points if o[0] == keep}
+def _thinned(points, most=300):
+    "Thin out points to (xs, ys): each stretch keeps its lowest and its highest"
+    points, size, kept = sorted(points), -(-2*len(points)//most), set()
     for i in range(0, len(points), size):
         part = sorted(points[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
         kept |= {part[0], part[-1]}
     return tuple(map(list, zip(*sorted(kept))))
 
-def _ys(lines): return [*chain.from_iterable(o.ys for o in lines)]
+def _finite(lines): return [v for o in lines for v in o.ys if math.isfinite(v)]
+
+def _whole(columns, name):
+    "The columns of losses of all data: `name`, or without it its parts"
+    return [name] if name in columns else [o for o in columns if o.startswith(name)]
 
 class _View:
     "What one picture shows of a fit, after its first batches"
-    def __init__(self, data, first, end, bins):
-        self.data, self.first, self.bins = data, first, bins
-        start = bisect_right(data.ends, first)
+    def __init__(self, data, plot, end):
+        self.data, self.first, self.bins = data, plot.first, plot.bins
+        start = bisect_right(data.ends, self.first)
         self.epochs, self.ends = data.epochs[start:], data.ends[start:]
-        rows = dict(zip(self.ends, self.epochs))
-        self.valids = [{**rows.get(row['batch'], {}), **row} for row in data.valids
-                       if row['batch'] > first or not first]        # a validation at `first` was of the fit before
-        self.flags = [(n, what) for n, what in data.flags if n >= first]
-        self.best, self.said = best_epoch(data, first)
-        self.curves = {}        # column → its bins: middle, lowest, highest and mean
-        for name, o in bins.items():
-            xs, *rest = o.curves()
-            self.curves[name] = [x + first for x in xs], *rest
+        self.flags = [(n, what) for n, what in data.flags if n >= self.first]
+        self.best, self.said = best_epoch(data, self.first)
+        self.curves = {name: o.curves() for name, o in self.bins.items()}   # middle, lowest, highest and mean of bins
+        self.rows = {}          # batches so far → values of the epoch, and of the validation, that ended there
+        for n, row in chain(((o['batch'], o) for o in data.valids), zip(data.ends, data.epochs)):
+            if n > self.first or not self.first:        # a validation at `first` was of the fit before
+                self.rows[n] = {**row, **self.rows.get(n, {})}
+        numbers = {data.epoch_at(end): end for end in self.ends}
+        places = ticks(min(numbers) - .01, max(numbers) + .01, 12, whole=True) if numbers else []
+        self.below = 'epoch'*bool(numbers), [(numbers[v], label) for v, label in places if v in numbers]
         self.points = self._points()        # column → batches, values
-        self.train, self.valid = self._losses('train'), self._losses('valid')
+        self.train, valid = _whole(self.curves, 'train_loss'), _whole(self.points, 'valid_loss')
+        ends = tuple(o.removeprefix('valid') for o in valid)
+        self.valid = valid + [o for o in self.points if o.endswith(ends) and o not in valid     # of single validation sets
+                              and f'train_{o.partition("_")[2]}' not in {**self.curves, **self.points}]
         rest = [o.partition('_')[2] for o in self.points if o not in self.train + self.valid]
         self.metrics = sorted(dict.fromkeys(rest), key=lambda o: 'loss' not in o.split('_'))    # as in the table
-        last = max(end, data.n, first + 2)
-        pad = .015*(last - first)
-        self.xlim = min([first + 1, *(row['batch'] for row in self.valids[:1])]) - pad, last + pad
+        last = max(end, data.n, self.first + 2)
+        pad = .015*(last - self.first)
+        self.xlim = min([self.first + 1, *self.rows]) - pad, last + pad
+        self.raw, self.lines = self._lines()
+        self.inside = [o.ys for o in self.lines] + [self.points[o][1] for o in self.train if o in self.points]
+        self.lowest = min(_finite(self.raw + self.lines), default=1.)
+        self.is_log = self.lowest > 0 and needs_log(self.inside)
 
     def _points(self):
         "Validation passes at their batches, and the means of training in the middle of each epoch"
-        stretches, res = zip([self.first, *self.ends], self.ends, self.epochs), {}
-        rows = [((start + 1 + end)/2, 'train_', row) for start, end, row in stretches]
-        for x, side, row in rows + [(row['batch'], 'valid_', row) for row in self.valids]:
-            for name in row:
-                if name.startswith(side): res.setdefault(name, []).append((x, row[name]))
-        return {name: _thinned(o, self.best) for name, o in res.items()}
+        starts, res = {end: start for start, end in pairwise([self.first, *self.ends])}, {}
+        for name in dict.fromkeys(chain(*self.epochs, *self.rows.values())):
+            known = [(n, row[name]) for n, row in self.rows.items() if name in row]
+            if name.startswith('train_'): known = [((starts[n] + 1 + n)/2, v) for n, v in known]
+            if name.startswith(('train_', 'valid_')): res[name] = _thinned(known)
+        return res
 
-    def _losses(self, side):
-        "The columns of losses in 'train' or 'valid': of all data first, then of single validation sets"
-        known = {**self.curves, **self.points}
-        names = [o for o in known if o.startswith(side)]
-        whole = [o for o in names if o == f'{side}_loss'] or [o for o in names if o.startswith(f'{side}_loss')]
-        ends = tuple(o.removeprefix(side) for o in whole)
-        return whole + [o for o in names if o.endswith(ends) and o not in whole
-                        and f'train_{o.partition("_")[2]}' not in known]        # what training has, too, is a metric
+    def _lines(self):
+        "Losses: of single batches, which may leave the axes; smoothed, and of validation"
+        others, raw, lines, words = iter(_OTHERS), [], [], ''
+        for name, (color, _) in zip(self.train[:6], chain(STYLES[:1], others)):
+            xs, low, high, _ = self.curves[name]        # a zigzag between the extremes
+            raw.append(Line(np.repeat(xs, 2).tolist(), np.ravel([low, high], 'F').tolist(), color, width=1, alpha=RAW,
+                            may_leave=True))
+            xs, ys, words = self.bins[name].smooth()
+            lines.append(Line(xs, ys, color, f'{name}, {words}' if words else name))
+        if words: raw[0].name = 'each batch'
+        for name, style in zip(self.valid[:_MOST], chain(STYLES[1:2], others)):
+            lines += self._marks(name, style, name, 534)
+        return raw, lines
+
+    def _marks(self, column, style, name, room):
+        "A line through the points of validation, with dots where they have room (pixels), and the ring of the best"
+        color, dash = style
+        xs, ys = self.points[column]
+        lines = [Line(xs, ys, color, name, points=len(xs) < room/8, dash=dash)]
+        if column == self.data.monitor and self.best:
+            lines.append(Line([self.best], [self.rows[self.best][column]], color, points=True, mark='○'))
+        return lines
 
     def _texts(self, steps, columns):
-        "At most 80 places, and a text under the pointer for each: columns by batch, and of the nearest row; with flags"
+        "Texts under the pointer, at most 80: columns by batch, and those of the nearest row that has some; flags"
         places, end, res = next(iter(self.curves.values()), [[]])[0], self.first, {}
-        at = [row['batch'] for row in self.valids]
-        middles, shown = [(a + b)/2 for a, b in zip(at, at[1:])], evenly(len(places), 80)
+        at, shown = np.array([n for n, row in self.rows.items() if {*columns} & {*row}]), evenly(len(places), 80)
         for i, x in enumerate(places):
             start, end, words = end + 1, round(2*x) - end - 1, []
             if i not in shown: continue
             for name in steps:
-                xs, *curve = self.curves[name]
-                if len(xs) < len(places): continue      # it began later
-                low, high, mean = (o[i] for o in curve)
+                low, high, mean = (o[i] for o in self.curves[name][1:])
                 span = f' ({low:.3g} to {high:.3g})' if low < high else ''
                 words.append(f'{name} {format_value(mean)}{span}')
-            words = _more(words)
-            if at:
-                near = self.valids[bisect_left(middles, x)]
-                found = [f'{k} {format_value(v)}' for k, v in near.items() if k in columns]
-                words += [f'after batch {near["batch"]}:', *_more(found)]
+            if len(at):
+                n = at[np.abs(at - x).argmin()]
+                words += [f'after batch {n}:', *(f'{k} {format_value(v)}' for k, v in self.rows[n].items() if k in columns)]
+            if words[16:]: words[15:] = [f'and {len(words) - 15} more']
             which = f'batch {end}' if end == start else f'batches {start} to {end}'
             res[x] = '\n'.join([f'epoch {self.data.epoch_at(end)}, {which}', *words])
         for n, what in reversed(self.flags if steps and res else ()):
@@ -154,130 +173,90 @@ class _View:
 
     # panels
 
-    def _panel(self, left, top, width, height, lines, ylim, xlabel, said='', **look):
+    def _panel(self, place, lines, ylim, xlabel, said='', **look):
         "A panel below its legend, with a line at the best epoch"
-        if self.best is not None: lines = [Line([self.best, self.best], ylim, GREY, width=1, end=said), *lines]
-        below, shade = self.numbers() if xlabel else None, (self.best, self.data.n) if self.said[1:] else None
-        p = Panel(left, top, width, height, lines, self.xlim, ylim, xlabel, whole=True, below=below, shade=shade, **look)
-        return p.below_legend(top)
+        if self.best: lines = [Line([self.best, self.best], ylim, GREY, width=1, end=said), *lines]
+        p = Panel(*place, lines, self.xlim, ylim, xlabel, whole=True, below=xlabel and self.below,
+                  shade=(self.best, self.data.n) if self.said[1:] else None, **look)
+        return p.below_legend(p.top)
 
-    def _marks(self, column, style, name, room):
-        "A line through the points of validation, with dots where they have room (pixels), and the ring of the best"
-        color, dash = style
-        xs, ys = self.points[column]
-        lines = [Line(xs, ys, color, name, points=len(xs) < room/8, dash=dash)]
-        if column == self.data.monitor and self.best in xs:
-            lines.append(Line([self.best], [ys[xs.index(self.best)]], color, points=True, mark='○'))
-        return lines
-
-    def losses(self, log):
-        "The panels of losses and rates; marks and smoothed curves are inside, single batches may leave theirs"
-        others, train, words, lines = iter(_OTHERS), [o for o in self.train if o in self.curves], '', []
-        for name, (color, _) in zip(train, chain(STYLES[:1], islice(others, 5))):
-            xs, low, high, _ = self.curves[name]        # a zigzag between the extremes
-            xs, ys = ([*chain.from_iterable(zip(*o))] for o in ((xs, xs), (low, high)))
-            lines.append(Line(xs, ys, color, width=1, alpha=RAW, may_leave=True))
-            xs, ys, words = self.bins[name].smooth()
-            lines.append(Line([x + self.first for x in xs], ys, color, ', '.join(filter(None, [name, words]))))
-        raw = _ys(lines[::2])
-        if words: lines.append(Line([], [], COLORS[0], 'each batch', width=1, alpha=RAW))
-        for name, style in zip(self.valid[:_MOST], chain(STYLES[1:2], others)):
-            lines += self._marks(name, style, name, 534)
-        seen = [o.ys for o in lines if not o.may_leave] + [self.points[o][1] for o in train if o in self.points]
-        known = [*filter(math.isfinite, _ys(lines))]
-        low = min(known, default=1.)
-        if log and low <= 0:
-            raise ValueError(
-                f'log=True needs losses above 0, and the lowest is {low:.4g}: plot them with log=False')
-        if log is None: log = low > 0 and needs_log(seen)
-        rates, steady = self._rates(others)
-        lines, ylim, left_out = lines + steady, limits(chain(*seen), raw, log), train[6:] + self.valid[_MOST:]
+    def losses(self, is_log, note):
+        "The panels of losses and of rates, which are words in the legend unless one has changed"
+        ylim = limits(chain(*self.inside), _finite(self.raw), is_log)
+        names, lines, panels = [*filter(is_rate, self.curves)], self.raw + self.lines, []
+        rates = [Line(self.curves[name][0], self.curves[name][3], color, name, width=1.5, dash=dash)
+                 for name, (color, dash) in zip(names, [(GREY, ''), *_OTHERS[:5]])]
+        place, xlabel = (54, 0, 534, 252), 'batch'
+        if any(len({*_finite([o])}) > 1 for o in rates):
+            ends = [f(_finite(rates)) for f in (min, max)]
+            panels.append(self._panel((54, 200, 534, 52), rates, limits(ends), xlabel, yticks=[*zip(ends, labels(ends))],
+                                      note=f'+ {len(names) - 6} more' if names[6:] else ''))
+            place, xlabel = (54, 0, 534, 200), None
+        else: lines += [Line([], [], GREY, f'{o.name} {v:.3g}', mark=' ') for o in rates for v in {*_finite([o])}]
         if self.flags:
             at, done = zip(*self.flags)
             name = cut_name(done[0], 60) if len(done) == 1 else f'{len(done)} events'
             lines.append(Line(at, ylim[:1]*len(at), INK, name, width=0, points=True, mark='△'))
         if (bad := self.data.bad_from or 0) > self.first:
             lines.append(Line([bad, bad], ylim, ALARM, f'nan from batch {bad}', width=1.5))
-        height, xlabel = (200, None) if rates else (252, 'batch')
+        if left_out := self.train[6:] + self.valid[_MOST:]:
+            note = cut_name(f'{note and note + ", "}not drawn: {listed(left_out, 1)}', 58)
         hover = self._texts(self.curves, [o for o in self.points if o.startswith('valid')])
-        note = cut_name(f'not drawn: {listed(left_out, 1)}', 58) if left_out else ''
-        return [self._panel(54, 0, 534, height, lines, ylim, xlabel, '\n'.join(self.said), ylog=log,
-                            yticks=None if known else [], hover=hover, note=note), *rates]
-
-    def _rates(self, others):
-        "The panel of the learning rates, as a list, or words, as lines of a legend, about rates that have not changed"
-        names = [*filter(is_rate, self.curves)]
-        lines = [Line(self.curves[name][0], self.curves[name][3], color, name, width=1.5, dash=dash)
-                 for name, (color, dash) in zip(names[:6], chain([(GREY, '')], others))]
-        known = [[*filter(math.isfinite, o.ys)] for o in lines]
-        if all(len({*o}) < 2 for o in known):
-            return [], [Line([], [], GREY, f'{o.name} {v[0]:.3g}', mark=' ') for o, v in zip(lines, known) if v]
-        ends = sorted({f(chain(*known)) for f in (min, max)})
-        return [self._panel(54, 200, 534, 52, lines, limits(limits(ends)), 'batch', yticks=[*zip(ends, labels(ends))],
-                            note=f'+ {len(names) - 6} more' if names[6:] else '')], []
+        return [self._panel(place, lines, ylim, xlabel, '\n'.join(self.said), ylog=is_log, note=note, hover=hover,
+                            yticks=None if _finite(self.raw + self.lines) else []), *panels]
 
     def metrics_chart(self, n_metrics):
         "The chart of the metrics, as a list; none without any"
         names, more = self.metrics[:_MOST], self.metrics[_MOST:]
         if not (n := min(max(n_metrics, len(names)), _MOST)): return []
-        n_columns = 1 + (n > 3) + (n > 4)
+        n_columns = 1 + (n > 3)
         n_rows = -(-n//n_columns)
-        width, height, panels = 604//max(n_columns, 2), max(252//n_rows, 84), []
+        height, panels = max(252//n_rows, 84), []
         for k, name in enumerate(names):
             (row, column), lines = divmod(k, n_columns), []
-            if (o := f'valid_{name}') in self.points: lines += self._marks(o, STYLES[1], '', width - 62)
+            if (o := f'valid_{name}') in self.points: lines += self._marks(o, STYLES[1], '', 234)
             if (o := f'train_{name}') in self.points:
-                title = 'training' if n_columns < 3 else ''     # where it has room
-                lines.append(Line(*self.points[o], COLORS[0], title, width=1.5, may_leave=True))
-            lines[0].name = cut_name(name, int((width - 78)/(.6*SIZE)))
-            values = [*filter(math.isfinite, _ys(lines))]
-            xlabel = '' if column else 'batch'
-            if k + n_columns < len(names): xlabel = None        # it is not one of the lowest
+                lines.append(Line(*self.points[o], COLORS[0], 'training', width=1.5, may_leave=True))
+            lines[0].name = cut_name(name, 30)
             columns = [o for o in self.points if o.partition('_')[2] in names[k::n_columns]]
-            panels.append(self._panel(52 + column*width, row*height, width - 62, height, lines, limits(values), xlabel,
-                                      n_ticks=height/40, yticks=None if values else [],
-                                      hover=() if row else self._texts((), columns)))
+            values = _finite(lines)
+            panels.append(self._panel(
+                (52 + 302*column, row*height, 234, height), lines, limits(values),
+                'batch' if k + n_columns >= len(names) else None, n_ticks=height/40, yticks=None if values else [],
+                hover=() if row else self._texts((), columns)))
         if more: panels[-1].note = f'not drawn: {len(more)} metrics'
-        return [Chart(width*n_columns, n_rows*height + 38, panels)]
-
-    def numbers(self):
-        "Number some epochs at their last batches: (name, list of (batch, label))"
-        ends = {self.data.epoch_at(end): end for end in self.ends}
-        if not ends: return '', []
-        places = ticks(min(ends) - .01, max(ends) + .01, 12, whole=True)
-        return 'epoch', [(ends[v], label) for v, label in places if v in ends]
+        return [Chart(302*n_columns, n_rows*height + 38, panels)]
 
     def in_words(self):
-        "First and last values, the best epoch, what stands out, in at most 300 characters"
-        rows, n, words, notes = self.epochs or [self.data.recent()], self.data.n - self.first, [], [*self.said]
+        "First and last values, the best epoch, what stands out"
+        n, n_epochs, bad = self.data.n - self.first, len(self.epochs), self.data.bad_from
         head = f'{n} batch{"" if n == 1 else "es"}'
-        if self.epochs: head += f' in {len(rows)} epoch{"" if len(rows) == 1 else "s"}'
-        for name in rows[-1]:
-            known = [format_value(v) for row in rows if math.isfinite(v := row.get(name, math.nan))]
-            if not known or not name.startswith(('train_loss', 'valid_')): continue
-            words.append(f'{name} {" to ".join(dict.fromkeys([known[0], known[-1]]))}')
-        if self.data.bad_from: notes.append(f'nan from batch {self.data.bad_from}')
-        while len(text := f'{head}: {"; ".join([*words, *notes])}') > 300 and words: words.pop()
-        return text[:300] if words or notes else head
+        if n_epochs: head += f' in {n_epochs} epoch{"" if n_epochs == 1 else "s"}'
+        rows = [*self.epochs[:1], *self.epochs[1:][-1:]] or [self.data.recent()]
+        words = [f'{name} {" to ".join(format_value(row[name]) for row in rows if name in row)}'
+                 for name in rows[-1] if name.startswith(('train_loss', 'valid_'))]
+        said = [*words[:6], *self.said, *([f'nan from batch {bad}'] if bad else [])]
+        return f'{head}: {"; ".join(said)}' if said else head
 
 # %% ../../nbs/draw/04_plot.ipynb #27264604
 class Plot:
     "A picture of a fit without its `first` batches, with room for `n_metrics`; it keeps what it drew of them"
     def __init__(self, first: int = 0, n_metrics: int = 0):
         self.first, self.n_metrics = first, n_metrics
-        self.bins: dict[str, Envelope] = {}     # column → its values from `first` on
-        self.n_revised = 0                      # of these bins
-        self.is_log: bool | None = None         # vertical axis of the losses
-        self.since = 0                          # batch of its last change
+        self.bins, self.n_revised = {}, 0       # column → its values from `first` on, as an `Envelope`
+        self.is_log, self.since = None, ''      # vertical axis of the losses, and words about its last change
 
-    def _update(self, data):
+    def _view(self, data, end=0):
         "Add new batches to the bins"
         if self.n_revised != data.n_revised: self.bins, self.n_revised = {}, data.n_revised
-        ends = [end - self.first for end in data.ends if end > self.first]
-        new = data.fetch(lambda name: self.first + self.bins.setdefault(name, Envelope()).n)
-        for name, values in new.items():
-            o = self.bins[name]
-            o.extend(values, ends[:bisect_right(ends, o.n + len(values))])
+        new = data.fetch(lambda name: self.bins.setdefault(name, Envelope(first=self.first)).n)
+        for name, values in new.items(): self.bins[name].extend(values, data.ends)
+        return _View(data, self, end)
+
+    def _drawn(self, view, is_log, since=''):
+        "Draw what one picture shows"
+        losses = view.losses(is_log, ('logarithmic' if is_log else since and 'linear') + since)
+        return beside(Chart(604, 290, losses, alt=view.in_words()), *view.metrics_chart(self.n_metrics))
 
     def chart(self,
         data: PlotData,             # all of the fit, as it is now
@@ -285,20 +264,17 @@ class Plot:
         log: bool | None = None,    # logarithmic axis of the losses; None: where a linear one flattens most
     ) -> Chart:
         "Draw the values so far"
-        self._update(data)
-        view = _View(data, self.first, end, self.bins)
-        losses, *rates = view.losses(log)
-        note = 'logarithmic' if losses.ylog else ''
-        if log is None:
-            if self.is_log not in (None, losses.ylog): self.since = data.n
-            self.is_log = losses.ylog
-            if self.since: note = f'{note or "linear"} since batch {self.since}'
-        losses.note = ', '.join(filter(None, [note, losses.note]))
-        return beside(Chart(604, 290, [losses, *rates], alt=view.in_words()), *view.metrics_chart(self.n_metrics))
+        view = self._view(data, end)
+        if log and view.lowest <= 0:
+            raise ValueError(
+                f'log=True needs losses above 0, and the lowest is {view.lowest:.4g}: plot them with log=False')
+        if log is not None: return self._drawn(view, log)
+        if self.is_log not in (None, view.is_log): self.since = f' since batch {data.n}'
+        self.is_log = view.is_log
+        return self._drawn(view, view.is_log, self.since)
 
     def final(self, data: PlotData) -> Chart:
         "Draw all values, with a check box for the other vertical axis"
-        self.is_log, self.since = None, 0       # whatever a live picture had before
-        chart = self.chart(data)
-        try: return replace(chart, other=self.chart(data, log=not self.is_log))
-        except ValueError: return chart
+        view = self._view(data)
+        chart = self._drawn(view, view.is_log)
+        return replace(chart, other=self._drawn(view, not view.is_log)) if view.lowest > 0 else chart

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..draw import html_table
-from ..loop import LIFECYCLE, STEPS, Hook, Learner, as_count, as_markdown, is_custom, parameters, unpack
+from ..draw import html_table, text_table
+from ..loop import LIFECYCLE, STEPS, Hook, Learner, as_count, is_custom, parameters, unpack
 
 # %% ../../nbs/features/04_speed.ipynb #11af8007
 _MODES = {      # options of torch's modes; it takes a mode or options, which say how random numbers are drawn, too
@@ -181,7 +181,7 @@ class ProfileRow(NamedTuple):
     time_s: float   # seconds
 
 class ProfileTable:
-    "Show where the time of some training steps went: a table in Jupyter, Markdown elsewhere"
+    "Show where the time of some training steps went: a table in Jupyter and as text"
     def __init__(self, rows: list[ProfileRow], n_steps: int):
         self.rows, self.n_steps = rows, n_steps     # n_steps: training batches measured
         self.time_s = sum(o.time_s for o in rows)/max(n_steps, 1)   # seconds per step
@@ -196,17 +196,13 @@ class ProfileTable:
         for o in self.rows:
             time_s = o.time_s/self.n_steps
             share = time_s/self.time_s
-            rows.append([o.point, o.what, f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}', '█'*round(20*share)])
-        total = ['all', f'{self.n_steps:,} training steps', '', f'{1000*self.time_s:.3f}', '', '']
-        return [['when', 'what', 'calls', 'ms per step', 'share', ''], *rows, total]
+            rows.append([o.point, o.what, '█'*round(20*share), f'{o.calls:,}', f'{1000*time_s:.3f}', f'{share:.1%}'])
+        total = ['all', f'{self.n_steps:,} training steps', '', '', f'{1000*self.time_s:.3f}', '']
+        return [['when', 'what', '', 'calls', 'ms per step', 'share'], *rows, total]
 
-    def __str__(self):
-        head, *rows = self._lines()
-        return as_markdown(head, rows, right=('calls', 'ms per step', 'share'))
+    def __repr__(self): return text_table(self._lines(), 3)
 
-    __repr__ = _repr_markdown_ = __str__
-
-    def _repr_html_(self): return html_table(self._lines(), bold=len(self.rows))
+    def _repr_html_(self): return html_table(self._lines(), len(self.rows), 3)
 
 # %% ../../nbs/features/04_speed.ipynb #669df76b
 _STEP_NAMES = {

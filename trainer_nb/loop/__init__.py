@@ -3,7 +3,7 @@ from .hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, GoBack, Hook, HookOrderError,
     LambdaHook, MainProcessHook, as_hooks, is_custom, points
 )
-from .hook_table import HookTable, as_markdown
+from .hook_table import HookTable
 from .steps import (
     as_step, ignored_id, is_sum, kept, loss_option, loss_weight, maker_of, needed_names,
     stack_scalars, unpack

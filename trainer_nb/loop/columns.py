@@ -306,21 +306,17 @@ class Accumulator:
                 f'the column of {name!r} ends here; return a 0-d tensor for each batch, or none', stacklevel=2)
             is_column = name in self.returned or isinstance(name, str) and name not in self.inputs()
             if is_number(value) and is_column and name not in taken: self.returned[name], res[name] = None, kept(value)
-            else: self._leave_out(name)
+            else:       # no column
+                self.others.add(name)
+                self.returned.pop(name, None)
         return res
 
-    def _leave_out(self, name):
-        "Make no column of a key"
-        self.others.add(name)
-        self.returned.pop(name, None)
-
     def means(self, world: World) -> dict[str, float]:
-        "Compute the means of all ranks, 'loss' and metrics; empty if there was no batch"
+        "Compute the means of all ranks, 'train_loss' and metrics, or 'valid_loss'; empty if there was no batch"
         columns, found = self.columns, {}       # found: name of a value of metric objects → (it, samples) of each set
         if columns.n == columns.start: return {}
         names = [*dict.fromkeys(chain.from_iterable(world.all_gather(columns.names_with_mean())))]
-        totals = columns.totals(names)
-        if world.size > 1: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
+        totals = world.sum(torch.tensor(columns.totals(names), dtype=torch.float64)).tolist()
         res = {k.removeprefix(self.prefix): total/w if w else math.nan for k, (total, w) in zip(names, totals)}
         for m, of_set, o in self.objects.values():
             if m.name in self.left_out: continue
@@ -332,7 +328,7 @@ class Accumulator:
         for name, pairs in found.items():
             n = sum(n for _, n in pairs)
             res[name] = pairs[0][0] if len(pairs) == 1 else sum(v*n for v, n in pairs)/n if n else math.nan
-        for m in self.metrics if self.batches else ():
+        for m in self.metrics:
             if not m.whole: continue
             batches = [*filter(None, chain(*zip_longest(*world.all_gather(self._on_host()[m.name]))))]
             for s in dict.fromkeys(['', *self.sets]):
@@ -342,7 +338,7 @@ class Accumulator:
         def place(o):       # set by set, what the step returned last
             of_set = max((i for i, s in enumerate(self.sets) if o[0].startswith(f'{s}_')), default=-1)
             return of_set, o[0].endswith((*self.returned,))
-        return dict(sorted(res.items(), key=place))
+        return {self.prefix + k: v for k, v in sorted(res.items(), key=place)}
 
     def _on_host(self):
         "Return predictions and targets for `whole` metrics once they have arrived"

@@ -27,7 +27,7 @@ from .columns import Accumulator
 from .history import ENDS, Latest
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
-from .mistakes import about_error, check_first
+from .mistakes import about_error, check_first, not_finite
 from .optim import check_names, check_shared, check_untrained, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
 from trainer_nb.loop.snapshot import (
@@ -507,8 +507,9 @@ class Fit:
             if isinstance(e, Exception): _note_place(learn, e, learn.position)
         finally:
             if self.state != 'stopped': set_opt_modes(learn.opts.values(), False)
-            how = ENDS.get(learn.cancelled)
-            learn.history.latest.ended = f'{how} {learn.position}' if how else ''
+            how, latest = ENDS.get(learn.cancelled), learn.history.latest
+            latest.ended = f'{how} {learn.position}' if how else ''
+            if not how and learn.history.bad_from: latest.cause = not_finite(learn.train_dl)
             learn.calls.close('after_fit', learn)
 
     def _free(self, learn):
@@ -662,7 +663,7 @@ class Fit:
     def _close_valid(self):
         "Record the values of a validation"
         learn, phase, self.valid = self.learn, self.valid, None
-        values = {'valid_' + k: v for k, v in phase.sums.means(learn.world).items()}
+        values = phase.sums.means(learn.world)
         learn.history.returned |= phase.sums.returned
         at = {'batch': learn.history.n_steps, 'epoch': learn.state.epoch, 'step': learn.state.optimizer_step}
         learn.history.valid_rows.append({**at, **values})
@@ -672,13 +673,13 @@ class Fit:
     def _close_epoch(self):
         "Record the epoch; a cancelled pass contributes what it has"
         learn, history, train = self.learn, self.learn.history, self.train
-        values = {'train_' + k: v for k, v in train.sums.means(learn.world).items()}
+        values = train.sums.means(learn.world)
         if learn.world.size > 1:
             history.columns.agree(learn.world)
             learn.state.samples_seen += sum(learn.world.all_gather(train.more))
         history.returned |= train.sums.returned
         values |= {k: v for k, v in self._last_valid().items() if k not in ('batch', 'step')}
-        if self.valid is not None: values |= {'valid_' + k: v for k, v in self.valid.sums.means(learn.world).items()}
+        if self.valid is not None: values |= self.valid.sums.means(learn.world)
         for name in lr_names(learn.opts) if history.n_steps else ():       # the last ones
             if latest := history.columns.fetch(name, history.n_steps - 1): values[name] = latest[0]
         row = {'epoch': learn.state.epoch, **values, 'time_s': self.spent_s}
@@ -729,7 +730,7 @@ class Fit:
         def had_workers(dl): return is_warm(learn.world.shard(dl)) or any(map(self.warm.__contains__, each(dl)))
         return {'plan': self.plan.state_dict(), **self._pass_states(),
                 'is_trained': self.is_trained, 'time_s': self.spent_s,
-                'in_eval': [k for k, m in named_parts(learn, learn.own_model).items() if m in (in_eval or ())],
+                'in_eval': [k for k, m in named_parts(learn).items() if m in (in_eval or ())],
                 'warm': [o for o in ('train_dl', 'valid_dl') if had_workers(getattr(learn, o))]}
 
     def _pass_states(self): return {'train': None, 'valid': None, **{k: o.state_dict() for k, o in self.phases.items()}}
@@ -742,7 +743,7 @@ class Fit:
         self.is_trained, self.time_s = state['is_trained'], state['time_s']
         if state['train'] is not None:
             self.train = Training.over(learn, learn.train_dl)
-            parts = named_parts(learn, learn.own_model)
+            parts = named_parts(learn)
             self.train.in_eval = [parts[k] for k in state['in_eval'] if k in parts]
         wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:

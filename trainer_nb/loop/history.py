@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ENDS', 'by_column', 'format_cell', 'Latest', 'History']
 
-# %% ../../nbs/loop/07_history.ipynb #ef531628
+# %% ../../nbs/loop/07_history.ipynb #75414d50
 import math, warnings
 from array import array
 from copy import deepcopy
@@ -16,19 +16,17 @@ from itertools import accumulate, chain
 from typing import Any
 
 from ..base import format_time, format_value, listed
-from trainer_nb.draw import (
-    Plot, PlotData, current_cell, html_table, is_rate, marimo_outputs, marimo_view, show_bundle, text_table
-)
+from ..draw import Plot, PlotData, Shown, html_table, is_rate, text_table
 from .columns import Columns
 from .metrics import best_row
 
-# %% ../../nbs/loop/07_history.ipynb #4fa845f5
+# %% ../../nbs/loop/07_history.ipynb #fcf4578a
 def by_column(rows: Sequence[Mapping]) -> dict[str, list]:
     "Convert rows to columns; nan where a row lacks a value"
     names = sorted(dict.fromkeys(chain.from_iterable(rows)), key=lambda o: o.startswith('lr') or o == 'time_s')
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
-# %% ../../nbs/loop/07_history.ipynb #4fb184c2
+# %% ../../nbs/loop/07_history.ipynb #f1ad89d4
 def format_cell(name: str, v: float, first_s: float) -> str:
     "Format a value of the epoch table; the first epoch's time, in seconds, chooses the unit of all"
     if name == 'epoch': return str(v)
@@ -42,39 +40,25 @@ def format_cell(name: str, v: float, first_s: float) -> str:
     digits = next((n for most, n in ((100, 4), (10_000, 2)) if not abs(v) >= most), 0)
     return f'{v + 0.:.{digits}f}'       # not -0.0000
 
-# %% ../../nbs/loop/07_history.ipynb #d016b324
-def _picked(n, first, most, best):
-    "Return the indices of the rows to show, with a text in place of those left out"
-    if n - first <= most: return list(range(first, n))
-    head = most//4
-    kept = sorted({*range(first, first + head), *range(n - most + head + 1, n), *([] if best is None else [best])})
-    res = []
-    for before, i in zip([first - 1, *kept], kept):
-        if i > before + 1: res.append(f'… {i - before - 1} more: learn.history.epochs')
-        res.append(i)
-    return res
-
-# %% ../../nbs/loop/07_history.ipynb #cccbc58f
+# %% ../../nbs/loop/07_history.ipynb #9e2f665e
 _IMPORTANT = 'epoch', 'valid_loss', 'train_loss', 'valid_', 'time', 'train_', ''
 
 def _cells(rows, first_s, returned, width):
-    "Return the columns of the table, each a list of its heading and its cells, losses first"
-    rest = [*returned][8:]      # of what steps return
-    hidden = {*(p + o for p in ('train_', 'valid_') for o in rest),
-              *list(filter(is_rate, rows[-1] if rows else ()))[4:]}
-    columns = {name: ['time' if name == 'time_s' else name, *(format_cell(name, v, first_s) for v in values)]
-               for name, values in by_column(rows).items() if name not in hidden}
-    if rest: columns['+'] = [f'+{len(rest)} more', *['']*len(rows)]
-    def is_loss(o): return 'loss' in o.split('_') and o[:3] != 'lr_'         # lr_loss_fn is a rate
-    names = sorted(columns, key=lambda o: (o != 'epoch', not is_loss(o)))
+    "Return the columns of the table: heading → cells, losses first"
+    table, rest = by_column(rows), [*returned][8:]      # of what steps return
+    hidden = {*[*filter(is_rate, table)][4:], *(p + o for p in ('train_', 'valid_') for o in rest)}
+    columns = {'time' if o == 'time_s' else o: [format_cell(o, v, first_s) for v in values]
+               for o, values in table.items() if o not in hidden}
+    if rest: columns[f'+{len(rest)} more'] = ['']*len(rows)
+    names = sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_') or is_rate(o)))
     if width is not None:       # in characters: leave out the least important ones
         ranked = sorted(names, key=lambda o: next(i for i, start in enumerate(_IMPORTANT) if o.startswith(start)))
-        ends = accumulate(max(5 if o in ('epoch', 'time_s') else 8, *map(len, columns[o])) + 2 for o in ranked)
-        fitting = {o for o, end in zip(ranked, ends) if end <= width + 2}
+        ends = accumulate(max(5 if o in ('epoch', 'time') else 8, *map(len, [o, *columns[o]])) + 2 for o in ranked)
+        fitting = [o for o, end in zip(ranked, ends) if end <= width + 2]
         names = [o for o in names if o in fitting]
     return {o: columns[o] for o in names}
 
-# %% ../../nbs/loop/07_history.ipynb #3b21b10b
+# %% ../../nbs/loop/07_history.ipynb #a0393a72
 # `learn.cancelled` → what it says
 ENDS = {'interrupt': 'interrupted', 'stop': 'stopped', 'fit': 'ended by a hook', 'error': 'failed'}
 
@@ -86,12 +70,13 @@ class Latest:
     ended: str | None = None    # where and how it ended, if not as asked for: 'stopped in epoch 2 …'; None: unknown
     kept: dict | None = None    # row of the epoch or validation whose weights were restored at its end
     monitor: tuple = ('valid_loss', 'min')    # column that decides on the best epoch, and what is better
-    shown_in: int | None = None     # the cell that already shows it: `learn.fit(3)` shows its table once
+    cause: str = ''             # samples of train_dl that made its loss nan: 'the inputs of train_dl hold nan …'
 
-# %% ../../nbs/loop/07_history.ipynb #8fb29f40
+# %% ../../nbs/loop/07_history.ipynb #18ae9dc6
 _LISTS = 'epoch_rows', 'valid_rows', 'ends', 'flags', 'spikes'
+_CALMER = 'lower the learning rate, or add GradClip(1.) or NaNGuard()'
 
-class History:
+class History(Shown):
     "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
     def __init__(self):
         self.columns = Columns()    # by training batch
@@ -107,7 +92,7 @@ class History:
 
     def add_epoch(self, row: dict) -> None:
         "Record an epoch; warns about a column's first nan"
-        bad = [k for k, v in row.items() if v != v and not any(o.get(k, 0) != o.get(k, 0) for o in self.epoch_rows)]
+        bad = [k for k, v in row.items() if v != v and all(o.get(k, 0) == o.get(k, 0) for o in self.epoch_rows)]
         self.epoch_rows.append(row)
         self.ends.append(self.n_steps)
         for name in bad:        # of the line that called `fit`
@@ -161,7 +146,7 @@ class History:
     def __len__(self): return len(self.epoch_rows)
 
     def __dir__(self):
-        return ['best', 'epochs', 'flag', 'flags', 'n_steps', 'plot', 'show', 'spikes', 'steps', 'valids']
+        return ['best', 'epochs', 'flag', 'flags', 'n_steps', 'plot', 'spikes', 'steps', 'valids']
 
     def recent(self) -> dict[str, float]:  # name of a loss → mean
         "Return the mean losses of the latest 20 training batches"
@@ -191,10 +176,10 @@ class History:
         """Return the row that table and picture mark: that whose weights were restored, or the latest fit's best one
 
         None if the weights are those of a validation in the middle of an epoch, which has no row in the table, or if
-        the training has diverged even there: its loss is ten times that of the first batches.
+        something is wrong with the losses of training, see `trouble`.
         """
         first, kept = max(first, self.latest.first), self.latest.kept
-        if kept is None: return None if self._has_risen(first) else self.best(first)
+        if kept is None: return None if self._fault(first) else self.best(first)
         found = (i for i in range(first, len(self)) if self.epoch_rows[i].get('epoch') == kept['epoch'])
         return next((i for i in found if kept.get('batch', self.ends[i]) == self.ends[i]), None)
 
@@ -203,60 +188,66 @@ class History:
         where, n = f'epoch {row["epoch"]}', row.get('batch')
         return where if n is None or n in self.ends else f'{where}, after batch {n}'
 
-    def _has_risen(self, first):
-        "Return whether the training loss of each epoch is ten times that of the first batches, their median"
+    def _fault(self, first):
+        "Say what is wrong with the training losses of epochs from `first` on, beside nan; '' for nothing"
         start = self.ends[first - 1] if first else 0
-        early = self.columns.values.get('train_loss', ())[start:start + 5]
-        most = 10*sorted(early)[len(early)//2] if early else math.inf
-        losses = [row.get('train_loss', 0.) for row in self.epoch_rows[first:]]
-        return bool(losses) and min(losses) > most > 0
-
-    @property
-    def is_short(self) -> bool:
-        "Whether the latest fit has fewer epochs than it was asked for"
-        return len(self) - self.latest.first < (self.latest.n_epochs or 0)
+        early = sorted(self.columns.values.get('train_loss', ())[start:start + 5])
+        losses = [row['train_loss'] for row in self.epoch_rows[first:] if 'train_loss' in row]
+        if not (early and losses): return ''
+        old, new, least = early[len(early)//2], losses[0], min(losses)
+        if least > 10*old > 0: return f'the loss has risen to more than ten times its first values: {_CALMER}'
+        if len(losses) < 2: return ''
+        is_as_fast = losses[-2] - losses[-1] > (new - losses[1])/2
+        if is_as_fast and least < -10*max(abs(early[-1]), 1):
+            return f'the loss falls without bound, to {format_value(least)}'
+        is_flat = least > new - .001*abs(new) and new > old - .1*abs(old)       # and has not fallen before
+        return 'the loss has not fallen' if is_flat and not start else ''
 
     @property
     def trouble(self) -> str:  # '' for none
         "Say what is wrong with the losses of the latest fit, and what helps"
-        if self.bad_from: what = f'train_loss is nan since batch {self.bad_from}'
-        elif not math.isfinite(v := self.epoch_rows[-1].get('valid_loss', 0.) if len(self) else 0.):
-            what = f'valid_loss is {v}'
-        elif self._has_risen(self.latest.first): what = 'the loss has risen to more than ten times its first values'
-        else: return ''
-        return f'{what}: lower the learning rate, or add GradClip(1.) or NaNGuard()'
+        valid_loss = self.epoch_rows[-1].get('valid_loss', 0.) if len(self) else 0.
+        if n := self.bad_from:
+            what = f'train_loss is nan since batch {n} (epoch {self.plot_data().epoch_at(n)})'
+            if self.latest.cause: return f'{what}: {self.latest.cause}'
+            what += f': {_CALMER}'
+        elif not math.isfinite(valid_loss): what = f'valid_loss is {valid_loss}'
+        else: what = self._fault(self.latest.first)
+        return what and f'{what}; learn.doctor() looks for the cause'
 
     def outcome(self) -> str:
         "Say in a line how the latest fit ended: 'done: 3 epochs, best valid_loss 0.4 in epoch 2, whose weights …'"
-        latest, best = self.latest, self.marked()
+        latest, best, n = self.latest, self.marked(), len(self) - self.latest.first
         if latest.ended: return latest.ended
         if not self.n_steps: return 'nothing is trained yet'
-        n = len(self) - latest.first
         res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{self.n_steps} batches'
-        if self.is_short: res = f'{n} of {latest.n_epochs} epochs, as asked'
-        if self.trouble: return f'{res}, but {self.trouble}'
-        row, column = latest.kept, latest.monitor[0]
-        if row is None and best is None: return f'done: {res}'
-        whose = ', whose weights learn has'
+        if n < (latest.n_epochs or 0): res = f'{n} of {latest.n_epochs} epochs, as asked'
+        res = f'{res}, but {self.trouble};' if self.trouble else f'done: {res},'
+        row, column, whose = latest.kept, latest.monitor[0], ', whose weights learn has'
         if row is None:
+            if best is None or self.trouble: return res[:-1]
             row = self.epoch_rows[best]
             if best < len(self) - 1: whose = f'; learn has the weights of epoch {self.epoch_rows[-1]["epoch"]}'
-        return f'done: {res}, best {column} {format_value(row.get(column, math.nan))} in {self.place(row)}{whose}'
+        return f'{res} best {column} {format_value(row.get(column, math.nan))} in {self.place(row)}{whose}'
 
     # shown
 
     def _table(self, first, most, width=None):
         "Return the lines of the epoch table, the first one its header, and the index of the best epoch among the rest"
-        best, first_s = self.marked(first), self.epoch_rows[0].get('time_s', 1.) if len(self) else 1.
-        picked = _picked(len(self), first, most, best)
-        rows = [self.epoch_rows[i] for i in picked if isinstance(i, int)]
-        head, *cells = [[*o] for o in zip(*_cells(rows, first_s, self.returned, width).values())] or [[]]
-        rest = iter(cells)
-        lines = [head, *([i] if isinstance(i, str) else next(rest) for i in picked)]
+        best, n, rows, latest = self.marked(first), len(self), self.epoch_rows, self.latest
+        tail = n - most + most//4
+        shown = [i for i in range(first, n) if n - first <= most or i < first + most//4 or i > tail or i == best]
+        table = _cells([rows[i] for i in shown], rows[0].get('time_s', 1.) if n else 1., self.returned, width)
+        lines, bold = [[*table]], None
+        for before, i, *cells in zip([first - 1, *shown], shown, *table.values()):
+            if i > before + 1: lines.append([f'… {i - before - 1} more: learn.history.epochs'])
+            if i == best: bold = len(lines) - 1
+            lines.append(cells)
         if best not in (None, self.best(first)): lines.append(['marked: the best epoch of the latest fit'])
-        elif best is None and self.latest.kept:
-            lines.append([f'restored: the weights of {self.place(self.latest.kept)}'])
-        return lines, None if best is None else picked.index(best)
+        elif best is None and latest.kept: lines.append([f'restored: the weights of {self.place(latest.kept)}'])
+        missing = [o for o in by_column(rows[-1:]) if o not in {*table, 'time_s'}]
+        if missing and width: lines.append([f'not shown: {listed(missing)}; learn.history.epochs has all'])
+        return lines, bold
 
     def lines(self,
         first: int = 0,             # first row to show
@@ -273,51 +264,26 @@ class History:
         if best is not None: lines[best + 1][0] = '* ' + lines[best + 1][0]
         return text_table(lines)
 
-    def __str__(self): return self.text()
-
-    __repr__ = __str__
-
     def html(self, first: int = 0, most: int = 40) -> str:
         "Write the epoch table as HTML, with the best epoch in bold, and name the columns left out"
-        if len(self) <= first: return '<p>no epoch yet</p>'
-        lines, best = self._table(first, most, 320)
-        missing = [o for o in by_column(self.epoch_rows[-1:]) if o not in {*lines[0], 'time_s'}]
-        note = f'<div>not shown: {escape(listed(missing))}; learn.history.epochs has all</div>' if missing else ''
-        return html_table(lines, bold=best) + note
+        return html_table(*self._table(first, most, 320)) if len(self) > first else '<p>no epoch yet</p>'
+
+    def title(self) -> str: return '' if self.latest.ended is None else self.outcome()
+
+    def chart(self) -> Any: return Plot().final(self.plot_data()) if self.n_steps else None
+
+    def __repr__(self): return self.text()
+
+    def _repr_html_(self): return f'<div>{escape(self.title())}</div>{self.picture()}{self.html()}'
 
     def __getitem__(self, name):
         raise TypeError(
             f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
             'epoch, learn.history.steps those by training batch')
 
-    def _page(self, status):
-        "Return HTML of a line, the plot and the table"
-        picture = Plot().final(self.plot_data()).html() if self.n_steps else ''
-        return f'<div>{escape(status)}</div>{picture}{self.html()}'
-
-    @property
-    def _status(self): return '' if self.latest.ended is None else self.outcome()
-
-    def _repr_html_(self): return self._page(self._status)
-
-    def show(self, status: str = '') -> None:
-        "Display the plot and the table in the running cell, and a line above them"
-        if marimo_outputs() is not None: return show_bundle({'text/html': self._page(status)})
-        from IPython.display import display
-        def show(html, text): display({'text/html': html, 'text/plain': text}, raw=True)
-        if status: show(f'<div>{escape(status)}</div>', status)
-        if self.n_steps: display(Plot().final(self.plot_data()))
-        show(self.html(), self.text())
-
-    def _ipython_display_(self):
-        at, self.latest.shown_in = self.latest.shown_in, None
-        if at is None or at != current_cell(): self.show(self._status)
-
-    def _display_(self): return marimo_view(self, self.latest.shown_in)
-
     def plot_data(self) -> PlotData:
         "Return what a picture shows of it; it shares the rows, which may grow"
-        return PlotData(self.n_steps, lambda start: self.fetch(start=start), self.columns.n_revised, self.epoch_rows,
+        return PlotData(self.n_steps, lambda start: self.fetch(self.n_steps, start), self.columns.n_revised, self.epoch_rows,
                         self.ends, self.valid_rows, self.flags, self.marked, self.latest.monitor[0],
                         self.bad_from, self.recent, self.latest.first)
 

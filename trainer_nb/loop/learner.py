@@ -357,7 +357,7 @@ class Learner:
                 batches = iter(phase.pass_)
                 while not phase.run(batches): pass
                 phase.check_any('valid_dl')
-            return {'valid_' + k: v for k, v in phase.sums.means(self.world).items()}
+            return phase.sums.means(self.world)
 
     @with_comments
     def predict(self,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVENT_NAMES', 'refuse_others', 'is_data', 'refuse_fit', 'missing_name', 'check_model', 'is_samples', 'float_dtype',
-           'check_shapes', 'check_first', 'about_error']
+           'check_shapes', 'check_first', 'not_finite', 'about_error']
 
 # %% ../../nbs/loop/00_mistakes.ipynb #9c197cb3
 import warnings
@@ -179,23 +179,25 @@ def _is_sigmoid(pred):
 
 def _check_scale(pred, loss_fn):
     "Warn of a softmax or sigmoid before one of torch's losses of logits, and of `nll_loss` without a log_softmax"
-    if loss_fn is F.nll_loss and not _are_probabilities(pred.exp()): warnings.warn(
+    text = ''
+    if loss_fn is F.nll_loss and not _are_probabilities(pred.exp()): text = (
         'nll_loss takes log-probabilities, and exp(pred) of these predictions does not sum to 1: pass '
-        'loss_fn=F.cross_entropy for logits, or end the model with nn.LogSoftmax(1)', stacklevel=3)
-    if loss_fn not in (F.cross_entropy, F.binary_cross_entropy_with_logits): return
-    is_soft = pred.ndim > 1 and _are_probabilities(pred)
-    if is_soft or _is_sigmoid(pred): warnings.warn(
-        f'the predictions {"sum to 1, as after a softmax" if is_soft else "come from a sigmoid"}, and '
-        f'{loss_fn.__name__} takes logits, to which it applies one itself. Leave out the '
-        f'{"softmax" if is_soft else "sigmoid"} at the end of the model', stacklevel=3)
+        'loss_fn=F.cross_entropy for logits, or end the model with nn.LogSoftmax(1)')
+    if loss_fn in (F.cross_entropy, F.binary_cross_entropy_with_logits):
+        is_soft = pred.ndim > 1 and _are_probabilities(pred)
+        if is_soft or _is_sigmoid(pred): text = (
+            f'the predictions {"sum to 1, as after a softmax" if is_soft else "come from a sigmoid"}, and '
+            f'{loss_fn.__name__} takes logits, to which it applies one itself. Leave out the '
+            f'{"softmax" if is_soft else "sigmoid"} at the end of the model')
+    if text: warnings.warn(text, stacklevel=3)
 
 def check_shapes(pred: object, targ: object, f: Callable) -> None:
     "Refuse shapes that `f(pred, targ)` broadcasts: (n, 1) and (n,), or one output and several targets"
     if type(pred) is not Tensor or not isinstance(targ, Tensor) or pred.shape == targ.shape: return
     def equals(make):       # None: it is made for these shapes
         try:
-            with torch.no_grad(): other, mine = (torch.as_tensor(o).float() for o in (make(), f(pred, targ)))
-            return torch.allclose(other, mine, rtol=1e-3, atol=1e-6, equal_nan=True)
+            with torch.no_grad(): pair = [torch.as_tensor(o).float() for o in (make(), f(pred, targ))]
+            return torch.allclose(*pair, rtol=1e-3, atol=1e-6, equal_nan=True)
         except Exception: return None
     shapes = f'predictions of shape {tuple(pred.shape)} and targets of shape {tuple(targ.shape)}'
     wide, narrow = (pred, targ) if pred.ndim > targ.ndim else (targ, pred)
@@ -227,11 +229,23 @@ def check_first(learn: Any) -> None:
         'loss.backward(), opt.step() and opt.zero_grad()', stacklevel=2)
     if not learn.phase.is_default or loss_fn is None: return
     if type(pred) is not Tensor or not isinstance(targ, Tensor): return
-    if torch_loss(loss_fn) is F.cross_entropy: _check_classes(pred, targ)
+    of_torch = torch_loss(loss_fn)
+    if of_torch is F.cross_entropy: _check_classes(pred, targ)
     else: check_shapes(pred, targ, loss_fn)
-    _check_scale(pred, torch_loss(loss_fn))
+    _check_scale(pred, of_torch)
 
 # %% ../../nbs/loop/00_mistakes.ipynb #adv1ce01
+def not_finite(dl: object) -> str:
+    "Name the first nan or inf in the tensors of train_dl, for the end of a fit; '' without any, or without tensors"
+    tensors = [t for t in getattr(getattr(dl, 'dataset', dl), 'tensors', ()) if type(t) is Tensor and len(t)]
+    for i, t in enumerate(tensors):
+        part = 'targets' if 0 < i == len(tensors) - 1 else 'inputs'
+        for start in range(0, len(t), 4096):    # of much data, not all at once
+            are_fine = t[start:start + 4096].isfinite().reshape(-1, t[0].numel()).all(1)
+            if not are_fine.all(): return (f'the {part} of train_dl hold nan or inf, first in sample '
+                                           f'{start + int(are_fine.int().argmin())}: fill it, or leave it out')
+    return ''
+
 def about_error(e: Exception, learn: Any) -> str:
     "Return what to do about an error of torch with another cause than it names; '' for others"
     phase, text = learn.phase, str(e)

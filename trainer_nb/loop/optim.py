@@ -116,9 +116,9 @@ def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the modules whose state is kept: the model, or one in its place, and the loss function, without wrappers"
     return dict(zip(('model', 'loss_fn'), map(unwrapped, [model, *_modules(learn.own_loss_fn)])))
 
-def named_parts(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
+def named_parts(learn: Any) -> dict[str, nn.Module]:
     "Return all modules inside the `owners`, by name"
-    return dict(chain.from_iterable(o.named_modules(prefix=k) for k, o in owners(learn, model).items()))
+    return dict(chain.from_iterable(o.named_modules(prefix=k) for k, o in owners(learn, learn.own_model).items()))
 
 # %% ../../nbs/loop/09_optim.ipynb #ec5a2687
 def named_parameters(modules: Iterable[nn.Module], remove_duplicate: bool = True) -> dict[str, nn.Parameter]:

@@ -41,13 +41,13 @@ def predict_loader(learn: Any, data: tuple) -> tuple:
         return learn.loader_for(inputs), 'inputs'
     [x] = data
     if isinstance(x, (str, PathLike)): raise TypeError(f'predict got the text {str(x)[:40]!r}: pass a list of texts')
-    is_frame, has_own = hasattr(x, 'iloc'), learn.is_own('predict_step')
+    has_own = learn.is_own('predict_step')
     is_listed = isinstance(x, (list, tuple)) and bool(x) and isinstance(x[0], (str, PathLike))
-    if (is_frame or is_listed) and not has_own:
+    if is_listed or hasattr(x, 'iloc'):
         found = (getattr(o, 'inputs', None) for o in learn.objects.values())
         prepare = next(filter(callable, found), None)
-        if prepare is not None: return _in_batches(prepare, x, learn.bs), 'inputs'
-    if is_listed or is_frame and has_own: return _in_batches(lambda rows: (rows,), x, learn.bs), 'bare'
+        if prepare is not None and not has_own: return _in_batches(prepare, x, learn.bs), 'inputs'
+        if is_listed or has_own: return _in_batches(lambda rows: (rows,), x, learn.bs), 'bare'
     if isinstance(x, Mapping):       # copied, as a step may write to it in place
         return [map_tensors(Tensor.clone, as_inputs(x, dtype) if type(x) is dict else x)], ''
     is_bare = isinstance(x, Tensor) or hasattr(x, '__array__')

@@ -50,7 +50,7 @@ _PLAIN = int | float | str | None   # what is restored
 def attributes(learn: Any) -> dict:
     "Return by name, 'model.0.p', numbers, strings and None in attributes of modules; of a collection what it holds"
     res = {}
-    for name, m in named_parts(learn, learn.own_model).items():
+    for name, m in named_parts(learn).items():
         for k, o in vars(m).items():
             if isinstance(o, (list, dict, set)): o = [*o, *getattr(o, 'values', tuple)()]
             if k not in OWN and k[:2] != '__' and isinstance(o, list | _PLAIN): res[f'{name}.{k}'] = o
@@ -70,7 +70,7 @@ def fit_changes(learn: Any) -> tuple[dict, list[str]]:
 
 def set_changes(learn: Any, values: dict) -> None:
     "Set attributes to the values that `fit_changes` returned; others that fits have changed are as before"
-    parts = named_parts(learn, learn.own_model)
+    parts = named_parts(learn)
     for k, v in {**learn._attributes, **values}.items():
         path, _, name = k.rpartition('.')
         now = getattr(parts.get(path), name, None)

@@ -134,7 +134,7 @@ def capture(
 ) -> dict:
     "Return all that another process needs to resume exactly; its tensors are the live ones"
     fit, world, modules = learn.fitting or learn.stopped, learn.world, owners(learn, learn.own_model)
-    _, generators = rng_states(*named_parts(learn, learn.own_model).values())
+    _, generators = rng_states(*named_parts(learn).values())
     state = {
         'modules': {}, 'optimizers': _optimizers(learn, modules), 'held': [generators, *fit_changes(learn)],
         'hooks': {}, 'provided': {},
@@ -231,7 +231,7 @@ def restore(
         notes += _restore_parts(learn, state, modules)
         generators, values, lost = (own or state)['held']
         set_changes(learn, values)
-        set_rng_states(({}, generators), *named_parts(learn, learn.own_model).values())
+        set_rng_states(({}, generators), *named_parts(learn).values())
         notes += [f'{k} changed in the fit, and the checkpoint does not hold it: keep what steps change in numbers, '
                   'buffers or an object in Learner(state=...)' for k in lost]
         for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)

@@ -440,7 +440,7 @@ class Display(Onlooker):
         self.is_open = False
         self.close(learn)
         if pace is None: return     # an error came before there was anything to see
-        if self.where: h.latest.shown_in = current_cell()
+        if self.where: h.shown_in = current_cell()
         pace.count(learn)
         status = Status(h.outcome(), share=pace.share, state=_end_state(learn))
         if isinstance(screen, Text): screen.end(status)

@@ -1,0 +1,60 @@
+"How a fit ended: in trouble it names what is wrong and `learn.doctor()`; a healthy one is done"
+import math
+import sys
+from pathlib import Path
+
+import pytest, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainer_nb.all import Hook, Learner
+
+sys.path.append(str(Path(__file__).parents[1]/'save'))
+import healthy_fits     # noqa: E402
+
+def ended(n_epochs=4, model=None, y=None, loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1):
+    torch.manual_seed(0)
+    x = torch.randn(256, 4)
+    y = (x[:, 0] > 0).long() if y is None else y
+    learn = Learner(model or nn.Linear(4, 2), (x, y), loss_fn=loss_fn, optim=optim, lr=lr, display=False, seed=0)
+    learn.fit(n_epochs)
+    return learn
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('kwargs, words', [
+    (dict(lr=1e-12), 'the loss has not fallen'),
+    (dict(loss_fn=F.nll_loss, lr=3.), 'the loss falls without bound, to -'),
+    (dict(loss_fn=lambda pred, y: F.mse_loss(pred[:, 0], 100.*y), lr=300.), 'train_loss is nan since batch'),
+], ids=['flat', 'unbounded', 'nan'])
+def test_a_fit_that_ends_badly_names_the_doctor(kwargs, words):
+    learn = ended(**kwargs)
+    text = learn.history.outcome()
+    assert text.startswith(f'4 epochs, but {words}') and text.endswith('; learn.doctor() looks for the cause')
+    if 'nan' not in words: assert learn.history.marked() is None
+
+def test_a_healthy_fit_is_done():
+    for learn in ended(), ended(1), ended(lr=1e-3): assert learn.history.outcome().startswith('done: ')
+    learn.fit(3, lr=1e-12)      # flat: it has learned before
+    assert learn.history.outcome().startswith('done: 3 epochs')
+
+@pytest.mark.soak
+def test_no_healthy_fit_is_in_trouble():
+    for i in range(100):
+        learn = healthy_fits.fit(i, Hook())
+        assert not learn.history.trouble, learn.about
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('part', ['inputs', 'targets'])
+def test_nan_in_the_data_is_named_before_the_rate(part):
+    "In tensors, whatever the loader; the numbers are those of the sample and of the first batch that has it"
+    data = {'inputs': torch.randn(5000, 4), 'targets': torch.randn(5000)}
+    data[part][4500] = math.inf
+    dl = DataLoader(TensorDataset(*data.values()), batch_size=50)
+    learn = Learner(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), dl, loss_fn=F.mse_loss, lr=1e-3, display=False)
+    learn.fit(1)
+    assert learn.history.outcome() == (
+        f'1 epoch, but train_loss is nan since batch 91 (epoch 0): the {part} of train_dl hold nan or inf, first in '
+        'sample 4500: fill it, or leave it out')
+    learn.train_dl = [next(iter(dl))]       # a batch that is fine, and no tensors to look at
+    learn.fit(1)
+    assert learn.history.outcome().endswith('NaNGuard(); learn.doctor() looks for the cause')
