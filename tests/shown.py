@@ -86,7 +86,7 @@ def check_dated(data):
 
 def check_notebook(nb):
     "Nothing of widgets is left in a saved notebook"
-    assert 'widget' not in json.dumps(nb) and 'widgets' not in nb['metadata']
+    assert 'jupyter.widget' not in json.dumps(nb) and 'widgets' not in nb['metadata']
 
 def check_html(page, n_rows=N_EPOCHS):
     "An HTML export shows the same, in its one cell with a picture"

@@ -88,6 +88,23 @@ def test_every_button(page, request):
     page.open()
     assert not [o for o in ('model not found', 'Error displaying', 'Loading widget') if o in page.text()]
 
+@lab_first
+def test_a_notebook_that_was_reloaded_in_mid_run_shows_its_picture_without_the_kernel(page):
+    "And no error of ipywidgets where the buttons were"
+    page.cells(SETUP)
+    page.run()
+    fit(page)
+    page.save()
+    page.open(busy=True)
+    page.interrupt()
+    page.wait()
+    page.save()
+    page.js('() => nb.kernel().restart()')
+    page.open()
+    page.until(r'() => /as of \d.*learn\.show\(/s.test(nb.area(0).innerText)')
+    page.until('nb.area(0).querySelector("img")?.naturalWidth')
+    assert 'Error' not in page.text() and page.js('nb.area(0).querySelector("td").innerText') == '0'
+
 @pytest.mark.soak
 def test_a_front_end_without_subshells(jupyter):
     "As one that is older, or another program: the kernel makes a subshell of its own"

@@ -1,5 +1,5 @@
 "What a fit looks like in JupyterLab and Notebook 7, in both themes: while it runs, when it is stopped, and afterwards"
-import re
+import json, re, time
 
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
@@ -101,6 +101,52 @@ def test_a_picture_before_the_first_batch_is_done_that_moves_with_the_second(pag
     (page.jupyter.root/'moved').touch()
     page.wait()
     assert 'done: 1 epoch' in page.text()
+
+
+# What it says while the machine is busy
+
+BUSY = """import subprocess
+log, others = [], [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(2)]
+learn = start(LambdaHook(after_step=lambda learn: log.append((time.time(), learn.history.n_steps))), step_s=.015)
+learn.fit({})
+for o in others: o.kill()"""
+LOOK = """() => ({time: Date.now()/1000, src: nb.area(0)?.querySelector('img')?.src,
+                line: nb.parts(0)[0]?.innerText || '', rows: nb.parts(0)[2]?.querySelectorAll('tbody tr').length})"""
+LINE = re.compile(r'epoch (\d+)/\d+ · (?:batch (\d+)|validating).*? · as of (\d\d:\d\d:\d\d)', re.S)
+
+@pytest.mark.parametrize('n_epochs', [16, pytest.param(80, marks=pytest.mark.soak)])
+def test_each_line_is_true_at_its_second_and_no_older_than_it_looks(n_epochs, page):
+    "By the kernel's own log; the table and the picture come with the line"
+    page.cells(BUSY.format(n_epochs), 'import json\nprint(json.dumps(log))')
+    page.start()
+    looks = []
+    while not page.js('nb.done'):
+        looks.append(page.js(LOOK))
+        time.sleep(.1)
+    page.wait()
+    page.run(1)
+    log, first = json.loads(page.text(1)), {}
+    for t, n in log: first.setdefault(n, t)
+    spent_s, seen, late, left = log[-1][0] - log[0][0], set(), 0, []
+    for look in looks:
+        if not (m := LINE.match(look['line'])): continue
+        epoch, n, at = int(m[1]), m[2] and int(m[2]), m[3]
+        until_s = look['time'] if n is None else first.get(n + 1, log[-1][0] + 1)
+        since_s = log[0][0] if n is None else first.get(n, log[0][0] - 5)
+        true = {time.strftime('%H:%M:%S', time.localtime(t)): t for t in range(int(since_s), int(until_s) + 1)}
+        assert at in true, look
+        assert min(look['time'], log[-1][0]) - true[at] < 3.5, look
+        assert n is None or epoch*20 <= n <= epoch*20 + 20, look
+        best = re.search(r'best .*?, epoch (\d+)', look['line'])
+        assert not best or int(best[1]) < epoch, look
+        late = late + 1 if (look['rows'] or 0) != epoch else 0      # the outputs change one after another
+        assert late < 3, look
+        seen.add(look['src'])
+        if m := re.search(r'(\d\d):(\d\d) left', look['line']):
+            if not left or left[-1][0] != at: left.append((at, 60*int(m[1]) + int(m[2])))
+    assert spent_s > 5 and len(seen) >= min(spent_s, 6), (spent_s, len(seen))
+    rises = [(a, b) for a, b in zip(left[3:], left[4:]) if b[1] > a[1] + 2]
+    assert not rises, left
 
 
 # A fit that is disturbed

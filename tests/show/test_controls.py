@@ -53,9 +53,9 @@ def screen(monkeypatch):
     monkeypatch.setattr(controls_module, '_clickable', lambda: screen)
     monkeypatch.setattr('IPython.display.display', screen.display)
     say = Controls._say
-    def heard(self, text, *args, **kwargs):
+    def heard(self, learn, text, *args, **kwargs):
         if text not in ('', *screen.said[-1:]): screen.said.append(text)        # the end says it again
-        say(self, text, *args, **kwargs)
+        say(self, learn, text, *args, **kwargs)
     monkeypatch.setattr(Controls, '_say', heard)
     return screen
 
@@ -246,7 +246,7 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
     learn = start(Controls(), At(3, f))
     with told() as said: learn.fit(**FIT)
     assert digest(learn) == calm()
-    assert said == ['Controls failed (RuntimeError: no comm); training continues']
+    assert said == ['Controls failed (RuntimeError: no comm); training continues without it']
     if what == 'ipywidgets.Button': assert not any(VIEW in o for o in screen.shown)
 
 

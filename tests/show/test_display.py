@@ -191,6 +191,13 @@ def test_times_have_one_unit_and_none_is_rounded_to_nothing(times, shown):
     for i, t in enumerate(times): h.add_epoch({'epoch': i, 'time_s': t})
     assert [o[-1] for o in h.lines()] == ['time', *shown] and h.lines(len(h) - 1)[1][-1] == shown[-1]
 
+def test_the_best_rows_are_marked_after_a_nan(capsys):
+    losses = iter([.5, math.nan, .3])
+    learn = learner('text', valid_dl=[None], metrics=[],
+                    eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
+    with told(): learn.fit(3)
+    assert re.findall(r'^([ *]) +\d', capsys.readouterr().out, re.M) == ['*', ' ', '*']
+
 @pytest.mark.parametrize('where', ['tty', 'text'])
 def test_the_best_rows_are_marked_and_the_last_line_names_the_best(where, monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '70')
@@ -254,7 +261,7 @@ def test_a_pause_is_no_part_of_the_time(seen, monkeypatch):
     assert 'it/s' not in paused[0] and '⏸' in paused[1] and 'repeating-linear-gradient(45deg,#E69F00' in paused[1]
     assert not any('s/it' in o for o, _ in lines) and '1.0 it/s' in lines[-2][0], lines[-2][0]
     news = [o.partition('</div>')[0] for o in of(seen, 2)]
-    assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0 of 1', 'paused in epoch 0 of 1']
+    assert [o[o.find('>') + 1:] for o in dict.fromkeys(news)][:-1] == ['epoch 0/1', 'paused · epoch 0/1']
 
 def test_training_that_becomes_nan_says_so(seen):
     "Without a guard: the first such batch, and advice, at the next update, at the end and in the picture"
@@ -331,10 +338,17 @@ def test_time_left_falls_and_each_line_is_of_its_moment(cell, monkeypatch):
 def test_a_busy_machine_slows_no_display(cell, monkeypatch):
     "What it costs is this thread's work: 10 ms in a tenth of a second"
     turn, clock, lines = in_time(monkeypatch, .05, .05, .01)
+    picture, drawn = Display._picture, []
+    def seen(self, *args):
+        res = picture(self, *args)
+        if res[0]: drawn.append(clock[0])
+        return res
+    monkeypatch.setattr(Display, '_picture', seen)
     learn = learner(train_dl=batches(600), valid_dl=None, hooks=[turn])
     learn.fit(1)
     times = [t for t, _ in lines]
     assert clock[0] > 6 and max(b - a for a, b in zip(times, times[1:])) < 1
+    assert sum(t <= 6 for t in drawn) >= 6, drawn
     assert len({o.time for _, o in lines}) >= 1 and learn.display.error is None
 
 def test_a_fit_that_was_asked_to_end_after_an_epoch_says_how_much_it_is(cell):
@@ -398,7 +412,7 @@ def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys)
         if n != 'row': row = Text.row
     monkeypatch.setattr(module, kind.__name__, Bad)
     learn = learner(where, hooks=[LambdaHook(before_step=always)])
-    with pytest.warns(RuntimeWarning, match='display failed.*no screen') as warned: learn.fit(2)
+    with pytest.warns(UserWarning, match='Display failed.*no screen') as warned: learn.fit(2)
     plain = learner(False)
     plain.fit(2)
     assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1

@@ -11,6 +11,7 @@ from common import (
     Counted, Scaled, Unsized, batches, digest, make_learner, make_model, problem, same, shuffled, weights
 )
 from test_runs import Lookahead
+from trainer_nb.draw import GREY
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
@@ -489,7 +490,7 @@ def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
     curve = make_learner(display='tty').lr_find(n_steps=30)
     out = capsys.readouterr().out
     assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
-    assert out.rpartition('\r')[2] == curve.title() + '\n' and '\n' not in out.rpartition('\r')[0]
+    assert out.rpartition('\r')[2].split() == curve.title().split() and '\n' not in out.rpartition('\r')[0]
 
 def test_interrupted_at_once():
     learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])
@@ -546,6 +547,21 @@ def test_no_rate_past_the_lowest_loss_is_offered(name, late):
     for k in late:
         curve.suggest = k,
         assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.title()
+
+
+def test_suggestion_range_table_and_picture_agree():
+    "What is below the good range is marked so; the suggestion is inside, in bold"
+    below = 0
+    for curve in map(curve_of, RECORDED.values()):
+        if curve.why: continue
+        (low, high), (_, *rows), (panel,) = curve.good_range, curve.rows(), curve.chart().panels
+        assert rows[curve.bold][1:] == [f'{curve.suggestion:.2g}', 'inside'] and low <= curve.suggestion <= high
+        found = {name: 'below' if lr < low else 'inside' for name, lr in curve.suggestions.items() if lr <= high}
+        assert {name: where for name, _, where in rows} == found
+        assert {o.end.split()[0]: o.color == GREY for o in panel.lines if o.end} == {
+            name: where == 'below' for name, where in found.items()}
+        below += 'below' in found.values()
+    assert below
 
 
 # Hooks and optimizers of others

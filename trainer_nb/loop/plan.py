@@ -59,6 +59,7 @@ class StepState:
 
 # %% ../../nbs/loop/08_plan.ipynb #d30458d0
 RESUMABLE = 'stop', 'interrupt'     # `learn.cancelled` after a fit that can be resumed
+_ENDLESS = 10**15       # batches
 _BOUNDS = ('end_epoch', 'end_step', 'valid_every', 'valid_every_epochs', 'next_valid', 'first_row', 'first_batch')
 
 @dataclass
@@ -128,6 +129,24 @@ class Plan:
         epoch = state.epoch + 1
         is_due = epoch == self.end_epoch or not epoch % (self.valid_every_epochs or 1)
         return is_due or not self.has_steps(state)
+
+    def left(self,
+        state: StepState,
+        n: int | None,      # batches of an epoch; None: unknown
+        is_open: bool,      # whether an epoch is
+    ) -> tuple[int, int] | tuple[None, None]:   # (None, None) if they are unknown
+        "Count the training batches and the validation passes that are ahead"
+        n, now, accum = n or _ENDLESS, state.optimizer_step, state.grad_accum_steps
+        in_epoch, done = math.ceil(n/accum), state.batch_idx if is_open else 0      # optimizer steps; batches
+        start = now - (in_epoch if done == n else done//accum)      # of the epoch
+        by_epochs = start + ((self.end_epoch or _ENDLESS) - state.epoch)*in_epoch
+        last = max(min(self.end_step or _ENDLESS, by_epochs), now)
+        if last >= _ENDLESS//accum: return None, None
+        epochs, rest = divmod(last - start, in_epoch)
+        few = self.valid_every_epochs or 1
+        ends = range(start + in_epoch, last, in_epoch)[few - 1 - state.epoch % few::few]    # besides `last`
+        more = () if self.next_valid is None else range(self.next_valid, last, self.valid_every or _ENDLESS)
+        return epochs*n + rest*accum - done, len({*ends, *more, last})
 
     def state_dict(self) -> dict[str, int | None]:
         "Return the bounds"

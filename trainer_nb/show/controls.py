@@ -6,17 +6,16 @@
 __all__ = ['unpause', 'pause', 'scale_lr', 'ButtonRow', 'Controls']
 
 # %% ../../nbs/show/03_controls.ipynb #4be23991
-import threading, warnings
+import threading
 from collections.abc import Callable
-from contextlib import contextmanager
 from functools import cache, partial
 from html import escape
 from time import perf_counter, sleep
 
 from ..base import format_time
 from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
-from ..loop import Learner, MainProcessHook, set_option
-from .display import front_end
+from ..loop import Learner, set_option
+from .display import Onlooker, front_end, harmless
 
 # %% ../../nbs/show/03_controls.ipynb #be364420
 def unpause(learn: Learner) -> None:
@@ -107,19 +106,12 @@ def _bundle(text):
     return {'text/plain': text, 'text/html': f'<div style="font-size:90%;opacity:.8">{escape(text)}</div>'}
 
 # %% ../../nbs/show/03_controls.ipynb #6b57b1de
-@contextmanager
-def _careful():
-    "Turn an error into a warning"
-    try: yield
-    except Exception as e:
-        warnings.warn(f'Controls failed ({type(e).__name__}: {e}); training continues')
-
 def _save(learn):
     # by all ranks, and before a stop that is asked for already
     learn.fitting.asked.appendleft(learn.provider('checkpoints').save)
     return 'saves a checkpoint'
 
-class Controls(MainProcessHook):
+class Controls(Onlooker):
     "Show buttons above the plot: pause, stop, learning rate, checkpoint; or a line of text"
     ord = 90
     unique = True
@@ -141,11 +133,14 @@ class Controls(MainProcessHook):
             f'lr × {lr_factor:g}': ('Multiply all learning rates', partial(scale_lr, lr_factor)),
             'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
 
-    @_careful()
     def before_fit(self, learn: Learner) -> None:
+        self.is_open, self.error, self.handle, self.said = True, None, None, ''
+        self.open(learn)
+
+    @harmless
+    def open(self, learn: Learner) -> None:
+        "Show the buttons, or a line"
         hint = _hint()
-        self.handle = None
-        self.said = ''
         if front_end() != 'html': return print(hint, flush=True)
         bundle = _bundle(hint)
         if kernel := _clickable():
@@ -154,17 +149,15 @@ class Controls(MainProcessHook):
             bundle |= widget_view(self.panel.box)
         self.handle = show_bundle(bundle)
 
-    @_careful()
     def after_fit(self, learn: Learner) -> None:
         panel, self.panel = self.panel, None        # a click that comes now does nothing
         what = {'stop': 'stopped', 'interrupt': 'interrupted'}.get(
             learn.cancelled, panel and panel.buttons['Stop after epoch'].disabled and 'stopped')
-        if what: self.said = f'{what} at batch {learn.history.n_steps}'
-        self._say(self.said)
-        if panel: panel.close()
+        self._say(learn, f'{what} at batch {learn.history.n_steps}' if what else self.said)
+        if panel: self.attempt(lambda learn: panel.close(), learn)
 
-    @_careful()
-    def _say(self, text, label='', **change):
+    @harmless
+    def _say(self, learn, text, label='', **change):
         "Change the line of text, and what the button `label` reads, or whether it is `disabled`"
         self.said = text
         if self.panel:
@@ -176,13 +169,13 @@ class Controls(MainProcessHook):
         "Handle a click on the button that reads `what`, in any thread"
         if not self.panel: return       # the fit is over
         label, request = ('Pause', unpause) if what == 'Resume' else (what, self.actions[what][1])
-        def act(learn): self._say(f'{request(learn)} at batch {learn.history.n_steps}', label, disabled=False)
-        self._say(f'{what}: asked', label, disabled=True)
+        def act(learn): self._say(learn, f'{request(learn)} at batch {learn.history.n_steps}', label, disabled=False)
+        self._say(learn, f'{what}: asked', label, disabled=True)
         # a pause and a stop report that they are done
         learn.request(request if label.startswith(('Pause', 'Stop')) else act)
 
     def pause(self, learn: Learner, is_paused: bool, skipped_s: float = 0.) -> None:
         "Show that a pause begins, or that one ends and the fit continues"
         if is_paused or unpause in learn.requests:
-            self._say(f'{"paused" if is_paused else "resumed"} at batch {learn.history.n_steps}', 'Pause',
+            self._say(learn, f'{"paused" if is_paused else "resumed"} at batch {learn.history.n_steps}', 'Pause',
                       description='Resume' if is_paused else 'Pause', disabled=False)

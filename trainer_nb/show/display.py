@@ -4,19 +4,20 @@
 
 # %% auto #0
 __all__ = ['STATES', 'front_end', 'Budget', 'Status', 'html_stale', 'Notebook', 'Text', 'open_screen', 'format_pace', 'progress',
-           'planned', 'Pace', 'Display', 'Log', 'show']
+           'planned', 'Pace', 'Onlooker', 'harmless', 'Display', 'Log', 'show']
 
 # %% ../../nbs/show/02_display.ipynb #ceb80347
 import logging, math, sys, warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from html import escape
 from operator import length_hint
 from shutil import get_terminal_size
 from textwrap import fill
 from time import perf_counter, strftime, thread_time
+from typing import Any
 
 from torch.utils.data import DataLoader
 
@@ -38,7 +39,7 @@ def front_end() -> str:  # 'html' in a kernel and in marimo, 'tty' at a terminal
 # %% ../../nbs/show/02_display.ipynb #9f1aeb2d
 class Budget:
     "Decides when to draw next: at most 5 times a second, and after the first second for a share of the time"
-    def __init__(self, share: float = .015):
+    def __init__(self, share: float = .018):
         self.share, self.opened = share, perf_counter()
         self.next = 0.          # clock of the next drawing
         self.n = 0              # number of drawings
@@ -88,6 +89,9 @@ def _named(values, most=8):
     res = [f'{k} {format_value(v)}' for k, v in values.items() if k not in ('batch', 'epoch', 'step')]
     return res if len(res) <= most else [*res[:most], f'and {len(res) - most} more']
 
+# the buttons above it, in a notebook that was saved with them and is opened without their kernel
+_NO_ERROR = '<style>.jp-OutputArea-child:has(+ * .tnb-live) > .jupyter-widgets:not(:has(*)){display:none}</style>'
+
 @dataclass
 class Status:
     "Where something is that takes its time, how it goes, and when it will end; all of it true at one moment"
@@ -107,12 +111,12 @@ class Status:
 
     def html(self, is_live: bool) -> str:
         "Write bar, sign and line; a live one does not break within its parts, and tells its time"
-        words, role = escape(self.text()), ' role="status"'
+        words, kind = escape(self.text()), 'role="status"'
         if is_live:
-            parts, role = f'{words} · as of {self.time}'.split(' · '), ''
-            words = ' · '.join(f'<span style="white-space:nowrap">{o}</span>' for o in parts)
+            parts, kind = f'{words} · as of {self.time}'.split(' · '), 'class="tnb-live"'
+            words = _NO_ERROR + ' · '.join(f'<span style="white-space:nowrap">{o}</span>' for o in parts)
         bar = _html_bar(self.share, self.state) + _html_sign(self.state)
-        return f'<div{role} style="line-height:24px">{bar}{words}</div>'
+        return f'<div {kind} style="line-height:24px">{bar}{words}</div>'
 
 # %% ../../nbs/show/02_display.ipynb #31894637
 def html_stale(advice: str, after_s: float = 10) -> str:
@@ -161,8 +165,8 @@ class Notebook:
 
     def end(self, status: Status, chart: Chart | None = None, table: str = '', text: str = '') -> None:
         "Leave what needs no kernel; `text` is the table without HTML"
-        picture = chart.bundle() if chart else _bundle()
-        self.put(_bundle(status.html(False), status.text()), picture, _bundle(table, text))
+        self.put(_bundle(status.html(False), status.text()))        # at once: the picture takes a while
+        self.put(None, chart.bundle() if chart else _bundle(), _bundle(table, text))
 
 # %% ../../nbs/show/02_display.ipynb #47fcb938
 class Text:
@@ -190,7 +194,7 @@ class Text:
 
     def write(self, text: str) -> None:
         "Print or log lines; those that follow quickly are flushed together"
-        if self.logger is not None: return self.logger.info('%s', text)
+        if self.logger is not None: return self.logger.info(text)
         if self.is_tty: self._put()
         is_due = (now := perf_counter()) >= self.flush_at
         if is_due: self.flush_at = now + self.flush_s
@@ -208,11 +212,12 @@ class Text:
         "Print the newest epoch, below a header if the columns have changed; a * is at the best so far"
         (column, mode), row = history.latest.monitor, history.epoch_rows[-1]
         now = rank(row.get(column, math.nan), row.get('valid_loss'), mode)
-        mark, self.best = '*' if now < self.best else ' ', min(now, self.best)
+        mark = ' '
+        if now < self.best: mark, self.best = '*', now
         head, cells, *_ = history.lines(len(history) - 1, width=self.width)
         least = ['0'*(5 if o in ('epoch', 'time') else 8) for o in head]
-        if head != self.head: self.write(text_table([head, least]).splitlines()[0])
-        line = text_table([head, least, cells]).splitlines()[-1]
+        top, _, line = text_table([head, least, cells]).splitlines()
+        if head != self.head: self.write(top)
         self.write(mark + line[1:] if line[0] == ' ' else line)     # no room from epoch 10,000 on
         self.head = head
 
@@ -254,28 +259,14 @@ def progress(
     finally:
         time_s = perf_counter() - start
         of = f' of {total}' if n < (total or 0) else ''
-        words = [f'{n}{of} steps in {format_time(time_s)}', *format_pace(n, time_s)[:n]]
-        screen.end(Status(', '.join(words), state='stopped' if of else 'done'))
+        pace = format_pace(n, time_s) if n else ()
+        screen.end(Status(f'{n}{of} steps in {format_time(time_s)}', (), pace, state='stopped' if of else 'done'))
 
 # %% ../../nbs/show/02_display.ipynb #a8f89204
 def planned(learn: Learner) -> tuple[int, int] | tuple[None, None]:     # (None, None) if they are unknown
     "Count the training batches and the validation passes that are left of a running fit"
-    fit, state, n = learn.fitting, learn.state, length(learn.train_dl)
-    if fit is None: return None, None
-    plan, now, accum = fit.plan, state.optimizer_step, state.grad_accum_steps
-    in_epoch = math.ceil(n/accum) if n else 0               # optimizer steps of an epoch
-    done = 0 if fit.train is None else state.batch_idx      # batches of this epoch
-    start = now - (in_epoch if done == n else done//accum)
-    bounds = [] if plan.end_step is None else [plan.end_step]
-    if n and plan.end_epoch is not None: bounds.append(start + (plan.end_epoch - state.epoch)*in_epoch)
-    if not bounds: return None, None
-    last = max(min(bounds), now)
-    epochs, rest = divmod(last - start, in_epoch) if n else (0, last - start)
-    ends = range(start + in_epoch, last, in_epoch) if n else range(0)   # of epochs, besides `last`
-    if few := plan.valid_every_epochs: ends = ends[few - 1 - state.epoch % few::few]
-    passes = {*ends, last}
-    if plan.next_valid is not None: passes.update(range(plan.next_valid, last + 1, plan.valid_every or last + 1))
-    return epochs*(n or 0) + rest*accum - done, len(passes)
+    fit = learn.fitting
+    return fit.plan.left(learn.state, length(learn.train_dl), fit.train is not None) if fit else (None, None)
 
 # %% ../../nbs/show/02_display.ipynb #226f93e8
 def _advice(dl):
@@ -290,7 +281,7 @@ class Pace:
         self.n_valid = 0 if learn.valid_dl is None else length(learn.valid_dl)      # None: unknown
         self.trains = True                              # whether the batches of the next count train
         # does it train? → seconds, batches, seconds of waiting for data
-        self.spent = {o: [0.]*3 for o in (True, False)}
+        self.spent = {True: [0., 0, 0.], False: [0., 0, 0.]}
         self.seen, self.waited = None, 0.               # opening of the training pass, and how long it waited
         self.done = self.first = self._done(learn)      # batches of training and validation
         self.count(learn)
@@ -303,13 +294,12 @@ class Pace:
     def count(self, learn: Learner) -> None:
         "Count what was done since the last time, all of it in training or all in validation"
         now, done, fit, spent = perf_counter(), self._done(learn), learn.fitting, self.spent[self.trains]
-        new_s = now - self.clock
-        spent[0] += new_s
+        spent[0] += now - self.clock
         spent[1] += max(done - self.done, 0)        # fewer after a rewind
         if self.trains and fit.train is not None and (opened := fit.train.pass_.opened):
-            since, waited = (self.clock, self.waited) if opened is self.seen else opened
+            before = self.waited if opened is self.seen else opened[1]
             self.seen, self.waited = opened, fit.train.pass_.wait_s
-            spent[2] += (self.waited - waited)*new_s/max(now - since, 1e-9)     # as in earlier passes, if any
+            spent[2] += self.waited - before
         if spent[0] > 20: spent[:] = [o/2 for o in spent]       # newer seconds count more
         self.clock, self.done, self.trains = now, done, fit.valid is None
         batches, passes = planned(learn)
@@ -327,8 +317,8 @@ class Pace:
         each = {k: s/n for k, (s, n, _) in self.spent.items() if n}     # seconds of a batch
         if not each: return ['starting']
         now = each.get(self.trains, max(each.values()))
-        guess = {True: now, False: now/3}       # forward is a third of a step, or less
-        left_s = self.left and sum(n*each.get(k, guess[k]) for k, n in zip(self.spent, self.left))
+        guess = now, now/3      # forward is a third of a step, or less
+        left_s = self.left and sum(n*each.get(k, o) for k, n, o in zip(self.spent, self.left, guess))
         return format_pace(1, now, left_s)
 
     def waiting(self, learn: Learner) -> list[str]:
@@ -358,29 +348,38 @@ def _end_state(learn):      # key of `STATES`
     return 'doubtful' if learn.history.trouble else 'done'
 
 # %% ../../nbs/show/02_display.ipynb #1e6d0d04
-def _harmless(f):
-    "Let a method of the display do nothing without a screen, and turn an error in it into a warning"
-    @wraps(f)
-    def wrapped(self, learn, *args):
-        if self.screen is None: return
-        try: f(self, learn, *args)
+class Onlooker(MainProcessHook):
+    "Base of hooks that only look on: an error of theirs is a warning, and they are silent until the next fit"
+    is_open = False     # whether it looks on
+    error = None        # that ended it
+
+    def close(self, learn: Learner) -> None: pass       # after an error
+
+    def attempt(self, f: Callable, learn: Learner, *args: Any, **kwargs: Any) -> None:
+        "Call `f`, if it is open; training continues after an error"
+        if not self.is_open: return
+        try: f(learn, *args, **kwargs)
         except Exception as e:
-            self.error, self.screen, self.next = e, None, math.inf
-            text = f'the display failed ({type(e).__name__}: {e}); training continues without it, '
-            warnings.warn(f'{text}see learn.display.error', RuntimeWarning, stacklevel=3)
+            self.is_open, self.error = False, e
+            warnings.warn(f'{self.name} failed ({type(e).__name__}: {e}); training continues without it', stacklevel=3)
+            with suppress(Exception): self.close(learn)
+
+def harmless(f: Callable) -> Callable:
+    "Let an `Onlooker` attempt a method"
+    @wraps(f)
+    def wrapped(self, *args, **kwargs): self.attempt(partial(f, self), *args, **kwargs)
     return wrapped
 
 # %% ../../nbs/show/02_display.ipynb #f86334bf
-class Display(MainProcessHook):
+class Display(Onlooker):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique, provides = 100, True, ('display',)
-    plot_s = 1.                 # seconds between two pictures; the line changes more often
+    plot_s = .8                 # seconds between two pictures; the line changes more often
     next = math.inf             # clock of the next drawing
     screen = None               # `Notebook` or `Text`, while a fit runs
     budget = pace = None        # of the latest fit
     plot = None                 # its picture, in a notebook
-    error = None                # that ended the display
-    note = remark = ''          # in the status line: 'compiling…' for the batch, and a remark
+    note, remarks = '', ()      # in the status line: 'compiling…' for the batch, and remarks
     is_paused = False
 
     def __init__(self,
@@ -399,12 +398,13 @@ class Display(MainProcessHook):
 
     def before_fit(self, learn: Learner) -> None:
         self.pace = self.plot = self.error = None
-        self.note = self.remark = ''
+        self.note, self.remarks = '', ()
         self.is_paused, self.plotted_at = False, -math.inf      # clock of the latest picture
         self.budget, self.screen = Budget(), self._make_screen(learn)
+        self.is_open = self.screen is not None
         if learn.plan.has_begun: self.before_epoch(learn)       # it may be in mid-epoch
 
-    @_harmless
+    @harmless
     def before_epoch(self, learn: Learner) -> None:
         if self.pace is not None: return
         self.pace = Pace(learn)
@@ -412,37 +412,41 @@ class Display(MainProcessHook):
             self.plot = Plot(learn.plan.first_batch, len(learn.metrics))
         self.draw(learn)
 
-    @_harmless
+    @harmless
     def before_valid(self, learn: Learner) -> None: self.pace.count(learn)
 
     def after_step(self, learn: Learner) -> None:
         if perf_counter() >= self.next and learn.phase in learn.fitting.phases.values(): self.draw(learn)
 
-    @_harmless
+    @harmless
     def after_valid(self, learn: Learner) -> None:
         "Print a pass in the midst of an epoch; that at its end is in the epoch's row"
-        h, at_end = learn.history, learn.fitting.is_trained or learn.state.batch_idx == length(learn.train_dl)
+        h, screen = learn.history, self.screen
         self.plotted_at = -math.inf     # the next picture has it, as the line and the table do
         self.pace.count(learn)
-        if at_end or h.n_steps == self.pace.end or not (isinstance(self.screen, Text) and self.screen.every): return
-        self.screen.write(self.status(learn, h.valid_rows[-1]).text(self.screen.width))
+        at_end = learn.fitting.is_trained or h.n_steps == self.pace.end or learn.state.batch_idx == length(learn.train_dl)
+        if at_end or not (isinstance(screen, Text) and screen.every): return
+        screen.write(Status(self._where(learn), _named(h.valid_rows[-1]), self.pace.words()).text(screen.width))
 
-    @_harmless
+    @harmless
     def after_epoch(self, learn: Learner) -> None:
         if isinstance(self.screen, Text): self.screen.row(learn.history)
         if perf_counter() >= self.next: self.draw(learn)
 
-    @_harmless
+    @harmless
     def after_fit(self, learn: Learner) -> None:
         "Leave a picture and a table, or a last line"
         h, pace, screen = learn.history, self.pace, self.screen
-        self.screen, self.next = None, math.inf
+        self.is_open = False
+        self.close(learn)
         if pace is None: return     # an error came before there was anything to see
         if self.where: h.shown_in = current_cell()
         pace.count(learn)
         status = Status(h.outcome(), share=pace.share, state=_end_state(learn))
         if isinstance(screen, Text): screen.end(status)
         else: _leave(screen, learn, status, self.plot, learn.plan.first_row)
+
+    def close(self, learn: Learner) -> None: self.screen, self.next = None, math.inf
 
     def _where(self, learn):
         "Name the epoch, and the training or validation batch as on the plot's axis"
@@ -451,52 +455,50 @@ class Display(MainProcessHook):
         if learn.fitting.valid is not None: batch = f'validating {learn.valid_idx}/{self.pace.n_valid or "?"}'
         return f'epoch {learn.state.epoch}{"" if total is None else f"/{total}"} · {self.note or batch}'
 
-    def status(self, learn: Learner, valid: Mapping | None = None) -> Status:     # valid: row of a validation pass
+    def status(self, learn: Learner) -> Status:
         "Return where a running fit is now, after a batch, after a validation, or in a pause"
         h, plan, pace, fit = learn.history, learn.plan, self.pace, learn.fitting
         pace.count(learn)
         prefix, phase = ('', fit.train) if fit.valid is None else ('valid_', fit.valid)
-        values = {} if phase is None else phase.sums.running(learn.world.size == 1)
-        values = valid or {prefix + k: v for k, v in values.items()}
-        words = _named({**{k.removeprefix('train_'): v for k, v in h.recent().items()}, **values})
+        values = {k.removeprefix('train_'): v for k, v in h.recent().items()}
+        if phase is not None:
+            values |= {prefix + k: v for k, v in phase.sums.running(learn.world.size == 1).items()}
+        words, last = _named(values), h.valid_rows[-1:]
         if h.bad_from: words.append(f'nan since batch {h.bad_from}')
-        rows = [o['valid_loss'] for o in h.valid_rows if o['batch'] > plan.first_batch and 'valid_loss' in o]
-        if rows and not valid:
-            words.append(f'valid {format_value(rows[-1])}')
+        if last and last[0]['batch'] > plan.first_batch and 'valid_loss' in last[0]:
+            words.append(f'valid {format_value(last[0]["valid_loss"])}')
             best, column = h.marked(plan.first_row), h.latest.monitor[0]
             if best is not None:
                 row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
                 words[-1] += f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
-        words += [*filter(None, [self.remark]), *pace.waiting(learn)]
+        words += [*self.remarks, *pace.waiting(learn)]
         if self.is_paused: return Status(f'paused · {self._where(learn)}', words, (), pace.share, 'paused')
-        if valid: return Status(self._where(learn), [*words, *pace.words()])     # the values need the room
         return Status(self._where(learn), words, pace.words(), pace.share)
 
-    @_harmless
+    @harmless
     def draw(self, learn: Learner) -> None:
         "Draw now, regardless of the budget; lines wait until they are due"
         with self.budget.drawing():
             status = self.status(learn)
-            self.screen.draw(status, *(() if isinstance(self.screen, Text) else self._picture(learn)))
+            self.screen.draw(status, *(() if isinstance(self.screen, Text) else self._picture(learn, status)))
         self.next = max(self.budget.next, self.screen.next)
 
-    def _picture(self, learn):
+    def _picture(self, learn, status):
         "Return what a notebook shows below the status, and what it says if no update follows"
-        chart, now, total = None, perf_counter(), learn.plan.end_epoch
+        chart, now = None, perf_counter()
         if self.plot and (self.is_paused or now >= self.plotted_at + self.plot_s):
             self.plotted_at, chart = now, self.plot.chart(learn.history.plot_data(), self.pace.end or 0)
-        words = f'epoch {learn.state.epoch}{"" if total is None else f" of {total}"}'
-        if self.is_paused: words = f'paused in {words}'
+        words = status.where.rpartition(' · ')[0]       # it changes with the epoch
         hidden = 'position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)'
         news = f'<div role="status" aria-live="polite" style="{hidden}">{words}</div>'      # for screen readers
         return chart, news + _table(learn, learn.plan.first_row), f'{_BUSY}; learn.show() shows the fit again'
 
-    def annotate(self, learn: Learner, note: str, remark: str = '') -> None:
-        "Show a note in place of the batch, 'compiling', and a remark beside it, 'compiled in 3.1 s'"
-        self.note, self.remark = note, remark
+    def annotate(self, learn: Learner, note: str, *remarks: str) -> None:
+        "Show a note in place of the batch, 'compiling', and remarks beside it, 'compiled in 3.1 s'"
+        self.note, self.remarks = note, remarks
         self.draw(learn)
 
-    @_harmless
+    @harmless
     def pause(self, learn: Learner, is_paused: bool, skipped_s: float = 0.) -> None:
         "Show that a pause begins, or that one of `skipped_s` seconds ends"
         self.is_paused = is_paused

@@ -9,7 +9,7 @@ __all__ = ['Logger', 'JSONLLogger', 'CSVLogger', 'flatten', 'TensorBoardLogger',
 # %% ../../nbs/show/05_loggers.ipynb #020102ce
 import csv, json, math, os, re, warnings
 from bisect import bisect_left
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from heapq import merge
 from io import StringIO
 from itertools import count, takewhile
@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from ..base import copied, needed, open_file, plain_config, replacing
-from ..loop import Learner, MainProcessHook
+from ..loop import Learner
+from .display import Onlooker
 
 # %% ../../nbs/show/05_loggers.ipynb #ba02fff6
 def _entries(h, done, n, wait):
@@ -40,7 +41,7 @@ def _up_to(h, n):
     return n, sum(o['batch'] <= n for o in h.valid_rows), sum(end <= n for end in h.ends)
 
 # %% ../../nbs/show/05_loggers.ipynb #b59c8b14
-class Logger(MainProcessHook):
+class Logger(Onlooker):
     """Base of all loggers. Define what you need:
 
     `open(learn)`               prepare; what was written beyond `done` was left by a crash
@@ -49,19 +50,18 @@ class Logger(MainProcessHook):
     `close(learn)`              called when the fit is over, or after an error of the logger
     """
     ord = 92
-    is_open = False
+    kept: tuple = ('done',)     # attributes that are its state
     done: tuple = (0, 0, 0)     # written training batches, validation passes, epochs
 
-    def state_dict(self) -> dict: return {'done': self.done}
-    def load_state_dict(self, state: dict) -> None: self.done = tuple(state['done'])
+    def state_dict(self) -> dict: return {k: getattr(self, k) for k in self.kept}
+    def load_state_dict(self, state: dict) -> None: vars(self).update({k: state[k] for k in self.kept})
 
     def open(self, learn: Learner) -> None: pass
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: pass
     def flush(self) -> None: pass
-    def close(self, learn: Learner) -> None: pass
 
     def before_fit(self, learn: Learner) -> None:
-        self.is_open = False
+        self.is_open, self.error = False, None
         if self.done[0] > learn.history.n_steps: self.done = 0, 0, 0        # of another run
         self.open(learn)
         self.is_open = True
@@ -73,15 +73,6 @@ class Logger(MainProcessHook):
     def after_fit(self, learn: Learner) -> None:
         self.attempt(self.update, learn, True)
         self.attempt(self.close, learn)
-
-    def attempt(self, f: Any, learn: Learner, *args: Any) -> None:
-        "Call `f`; after an error the logger is silent until the next fit, and training continues"
-        if not self.is_open: return
-        try: f(learn, *args)
-        except Exception as e:
-            self.is_open = False
-            warnings.warn(f'{self.name} failed ({type(e).__name__}: {e}); training continues without it', stacklevel=3)
-            with suppress(Exception): self.close(learn)
 
     def update(self, learn: Learner, wait: bool = False) -> None:
         "Write what is new; `wait`: also the values that are still on a device"
@@ -100,6 +91,7 @@ def _ending(path, size):
 
 # %% ../../nbs/show/05_loggers.ipynb #438cd11c
 class _FileLogger(Logger):
+    kept = 'done', 'size', 'ending'
     size = ending = 0       # complete bytes of the file, and the checksum of their end
     file: Any = None
 
@@ -108,11 +100,6 @@ class _FileLogger(Logger):
     ):
         self.path = Path(path)
         if self.path.is_dir(): raise IsADirectoryError(f'{path} is a folder: expected a file')
-
-    def state_dict(self) -> dict: return {**super().state_dict(), 'size': self.size, 'ending': self.ending}
-    def load_state_dict(self, state: dict) -> None:
-        super().load_state_dict(state)
-        self.size, self.ending = state['size'], state['ending']
 
     def open(self, learn: Learner) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,6 +61,7 @@ class LRCurve(Shown):
     lrs: list = field(default_factory=list)     # of the largest param group, one for each optimizer step
     losses: list = field(default_factory=list)  # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
+    bold = 0              # the row of the suggestion
 
     def lr_at(self, i: int) -> float: return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
 
@@ -136,11 +137,13 @@ class LRCurve(Shown):
         return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
 
     def rows(self) -> list[list[str]]:
-        "Return the header and the rows of the table of suggestions"
-        return [['rule', 'learning rate'], *([name, f'{lr:.2g}'] for name, lr in self._offered().items())]
+        "Return the header and the rows of the table of suggestions, that of the best rule first"
+        return [['rule', 'learning rate', 'good range'],
+                *([name, f'{lr:.2g}', 'below' if lr < self.good_range[0] else 'inside']
+                  for name, lr in self._offered().items())]
 
     def chart(self) -> Chart:
-        "Draw the curve and its suggestions"
+        "Draw the curve and its suggestions, in grey below the good range"
         lrs, losses, ys, good = self.lrs, self.losses, smooth(self.losses), self.good_range
         lines = [Line(lrs, losses, COLORS[0], width=1, alpha=RAW, may_leave=True),
                  Line(lrs, ys, COLORS[0], 'loss', may_leave=True)]
@@ -152,33 +155,21 @@ class LRCurve(Shown):
         hover = [(lr, f'lr {lr:.2g}\nloss {v:.4g}\nsmoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
         shade = good and (max(good[0], self.start), good[1])
         panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
-        for (lr, name), color in zip(sorted((lr, name) for name, lr in self._offered().items()), COLORS[1:]):
+        for (name, lr), color in zip(self._offered().items(), COLORS[1:]):
             _, y = min(zip(lrs, ys), key=lambda o: abs(math.log(o[0]/lr)))      # noqa: B023
+            color = GREY if lr < good[0] else color
             panel.lines.append(Line([lr], [y], color, points=True, end=f'{name} {lr:.2g}'))
         return Chart(604, 260, [panel], alt=f'plot of the loss by learning rate, {len(lrs)} points')
 
 # %% ../../nbs/show/04_lr_find.ipynb #5be8ad07
-class _Screen:
-    "Show a search while it runs, and its result: 'html', 'tty', 'text'; False: nowhere"
-    def __init__(self, curve: LRCurve, where: str|bool):
-        self.curve, self.budget = curve, Budget()
-        self.screen = open_screen(where) if where else None
-
-    def draw(self) -> None:
-        if self.screen is None: return
-        curve, n, time_s = self.curve, len(self.curve.lrs), perf_counter() - self.budget.opened
-        pace = format_pace(n, time_s, (curve.n_steps - n)*time_s/max(n, 1))
-        where = f'step {n}/{curve.n_steps}' + (f' · lr {curve.lrs[-1]:.2g}' if n else '')
-        with self.budget.drawing():
-            chart = curve.chart() if isinstance(self.screen, Notebook) else None
-            self.screen.draw(Status(where, pace=pace, share=n/curve.n_steps), chart)
-
-    def close(self) -> None:
-        curve, rows = self.curve, self.curve.rows()
-        if not self.budget.n: return      # an error came first
-        if not isinstance(self.screen, Notebook): return self.screen.write(curve.title())
-        table, text = (html_table(rows), text_table(rows)) if rows[1:] else ('', '')
-        self.screen.end(Status(curve.title()), curve.chart(), table, text)
+def _draw(curve, screen, budget):
+    "Show a search while it runs"
+    n, time_s = len(curve.lrs), perf_counter() - budget.opened
+    pace = format_pace(n, time_s, (curve.n_steps - n)*time_s/max(n, 1))
+    where = f'step {n}/{curve.n_steps}' + (f' · lr {curve.lrs[-1]:.2g}' if n else '')
+    with budget.drawing():
+        chart = curve.chart() if isinstance(screen, Notebook) else None
+        screen.draw(Status(where, pace=pace, share=n/curve.n_steps), chart)
 
 # %% ../../nbs/show/04_lr_find.ipynb #e9c0dbb8
 _AT_ONCE = 5    # losses that are fetched from the device together
@@ -205,7 +196,7 @@ def _diverged(curve):
         best = min(best, v)
     return None
 
-def _search(learn, curve, screen, name, stop_div):
+def _search(learn, curve, screen, budget, name, stop_div):
     "Run the search and fill the curve"
     new = []        # losses that are still on the device
     def fetch():
@@ -215,17 +206,17 @@ def _search(learn, curve, screen, name, stop_div):
         if n is not None: curve.outcome, curve.losses[n:] = 'diverged', curve.losses[n:n + 1]
         curve.lrs = [*map(curve.lr_at, range(len(curve.losses)))]
     with learn.dry_run() as r:
-        screen.draw()
+        if screen: _draw(curve, screen, budget)
         try:
             for i in range(curve.n_steps):
                 set_lr({name: r.learn.opts[name]}, curve.lr_at(i))
                 loss = _point(r, name)
                 if loss is not None: new.append(loss)
                 if r.is_over or loss is None: curve.outcome = 'stopped'
-                is_due = screen.budget.is_due
+                is_due = screen and budget.is_due
                 if is_due or len(new) >= _AT_ONCE: fetch()
                 if curve.outcome: break
-                if is_due: screen.draw()
+                if is_due: _draw(curve, screen, budget)
         except CancelFit: curve.outcome = 'stopped'
         fetch()
 
@@ -254,10 +245,12 @@ def lr_find(learn: Learner,
             names = ', '.join(map(repr, filter(None, learn.opts))) or 'none, as the only optimizer has no name'
             raise ValueError(f'opt is {opt!r}: expected {names}')
         where = learn.display and learn.display.where
-        curve = LRCurve(float(start), float(end), n_steps, suggest)
-        screen = _Screen(curve, front_end() if where is True else where)
-        try: _search(learn, curve, screen, opt, stop_div)
+        screen = where and open_screen(front_end() if where is True else where)
+        curve, budget = LRCurve(float(start), float(end), n_steps, suggest), Budget()
+        try: _search(learn, curve, screen, budget, opt, stop_div)
         finally:
             curve.shown_in = current_cell()
-            screen.close()
+            if budget.n:        # else an error came first
+                table = html_table(rows, curve.bold) if (rows := curve.rows())[1:] else ''
+                screen.end(Status(curve.title()), curve.chart(), table, table and text_table(rows))
     return curve
