@@ -185,7 +185,7 @@ def test_equal_programs_are_equal(name):
 def test_a_program_that_does_not_repeat_itself_is_said_to_be_one():
     shift = iter(range(1, 100))
     found = diff(lambda: make(change=lambda x, y: (x + next(shift), y)), make, n_batches=3)
-    assert not found.is_equal and found.title().startswith('? make_a does not repeat itself'), found
+    assert not found.is_equal and found.title().startswith('? a does not repeat itself'), found
 
 def test_lazy_layers_are_recorded_once_they_have_a_shape():
     fps = [Fingerprint(), Fingerprint()]

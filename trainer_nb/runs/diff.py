@@ -152,10 +152,10 @@ def first_difference(a: Fingerprint, b: Fingerprint, where: str = '') -> Report:
     if not res.phases and not res.parts: raise ValueError('the two records have no batch in common')
     return res
 
-# %% ../../nbs/runs/25_diff.ipynb #5d54983e
+# %% ../../nbs/runs/25_diff.ipynb #f7837d8c
 class _Last(Hook):
     "End a fit after some points of a `Fingerprint`, and note what objects hold"
-    unique, in_dry_run, ord = True, False, math.inf
+    ord, provides = math.inf, 'fingerprint'
     def __init__(self, record, n, notes_state=False):
         self.record, self.n, self.notes_state, self.seen = record, n, notes_state, None
 
@@ -174,14 +174,14 @@ def _bounds(learn, n):
     "Return arguments of `fit` for `n` steps, and a validation in their middle if there is a set"
     return {'max_steps': n, 'valid_every': max(1, n//2) if learn.valid_dl is not None else None}
 
-def _recorded(make, name, n, seed):     # `Fingerprint`
+def _recorded(make, n, seed):   # `Fingerprint`
     "Train a learner from its beginning, and record its first batches"
     states, settings, fp = rng_state(), torch_settings(), Fingerprint()
     try:
         set_seed(seed)
         learn = make()
         if not isinstance(learn, Learner):
-            raise TypeError(f'{name}() returned a {type(learn).__name__}: expected a Learner')
+            raise TypeError(f'diff got a function that returned a {type(learn).__name__}: expected a Learner')
         _drop_writers(learn)
         with unchanged(learn): learn.fit(**_bounds(learn, n), hooks=[fp, _Last(fp, n)])
     finally:
@@ -189,7 +189,7 @@ def _recorded(make, name, n, seed):     # `Fingerprint`
         set_rng_state(states)
     return fp
 
-# %% ../../nbs/runs/25_diff.ipynb #458f36bd
+# %% ../../nbs/runs/25_diff.ipynb #b40829fb
 def _records(o):    # list of `Fingerprint`, by rank; raises TypeError, ValueError, OSError
     folder = o.folder if isinstance(o, Fingerprint) else getattr(o, 'path', o)
     found = []
@@ -216,10 +216,10 @@ def diff(
     with folded():
         if all(callable(o) and not isinstance(o, Learner) for o in (a, b)):
             n = as_count('n_batches', n_batches)
-            first = _recorded(a, 'make_a', n, seed)
-            found = first_difference(first, _recorded(b, 'make_b', n, seed))
-            itself = found if found.is_equal else first_difference(first, _recorded(a, 'make_a', n, seed))
-            if not itself.is_equal: found.doubt = f'? make_a does not repeat itself: {itself.title()[2:]}'
+            first = _recorded(a, n, seed)
+            found = first_difference(first, _recorded(b, n, seed))
+            itself = found if found.is_equal else first_difference(first, _recorded(a, n, seed))
+            if not itself.is_equal: found.doubt = f'? a does not repeat itself: {itself.title()[2:]}'
             return found
         found = [*zip(_records(a), _records(b))]
         answers = [first_difference(*o, f'rank {i}: ' if found[1:] else '') for i, o in enumerate(found)]
@@ -270,15 +270,15 @@ def _choose(points, n):
     found += [len(points)*(i + 1)//(n + 2) for i in range(n)]
     return sorted([*dict.fromkeys(found)][:n])
 
-# %% ../../nbs/runs/25_diff.ipynb #b58a77be
+# %% ../../nbs/runs/25_diff.ipynb #49fd8657
 _ADVICE = {     # start of a path → what saves it
     ('hook ', 'metric '): 'give it state_dict and load_state_dict, which checkpoints use',
     ('learn.model', 'learn.loss_fn'): 'register it as a buffer, or return it from get_extra_state',
     'learn.opt': "keep it in the optimizer's state or param_groups",
     ('learn.train_dl', 'learn.valid_dl'):
         'give it set_epoch(epoch), which fit calls before each pass, and let its numbers depend on that alone; or '
-        'give it state_dict and load_state_dict, and pass it to Learner(state=[...]). With workers that persist, or with a '
-        'buffer of its own, read the data by a SeededLoader or a plain DataLoader',
+        'give it state_dict and load_state_dict, and pass it to Learner(state=[...]). With workers that persist, or with '
+        'a buffer of its own, read the data by a SeededLoader or a plain DataLoader',
     '': 'move it into an object with state_dict and load_state_dict, and pass that to Learner(state=[...])',
 }
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOADER', 'BETWEEN', 'FORWARD', 'digest', 'held_state', 'roots', 'writes', 'Point', 'Fingerprint']
 
-# %% ../../nbs/runs/24_trace.ipynb #d78c387e
+# %% ../../nbs/runs/24_trace.ipynb #25ff8d12
 import json, math, random, sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from inspect import signature
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -87,10 +86,11 @@ def _names(code):
     inside = [_names(o) for o in code.co_consts if isinstance(o, CodeType)]
     return dict.fromkeys(chain(code.co_names, *inside))
 
-# %% ../../nbs/runs/24_trace.ipynb #3a956acd
+# %% ../../nbs/runs/24_trace.ipynb #a4c0be43
 def _of_function(f):
     name, code = f.__qualname__, f.__code__
-    yield f'the defaults of {name}', [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+    defaults = [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+    if defaults: yield f'the defaults of {name}', defaults
     yield from ((f'{name}.{k}', v) for k, v in vars(f).items())
     for k, cell in zip(code.co_freevars, f.__closure__ or ()):
         with suppress(ValueError): yield f'{k} in the closure of {name}', cell.cell_contents    # it may be empty
@@ -162,11 +162,11 @@ def writes(hook: Hook) -> bool:
     provided = {'checkpoints', 'display', 'controls', 'fingerprint'}.intersection(hook.provides)
     return isinstance(hook, MainProcessHook) or bool(provided)
 
-# %% ../../nbs/runs/24_trace.ipynb #423d4208
-def _options(o, name, names=None):
+# %% ../../nbs/runs/24_trace.ipynb #9204cdfa
+def _options(o, name):
     "The plain attributes of an object, and functions by their names"
     held = {k: getattr(v, '__qualname__', v) for k, v in getattr(o, '__dict__', {}).items() if k[0] != '_'}
-    return {f'{name}.{k}': v for k, v in held.items() if isinstance(v, _PLAIN) and (names is None or k in names)}
+    return {f'{name}.{k}': v for k, v in held.items() if isinstance(v, _PLAIN)}
 
 def _fit_facts(learn, hooks):   # name → value, as text
     "Describe what a fit was set to do: settings, versions, modules, loaders, hooks, what objects hold"
@@ -183,12 +183,10 @@ def _fit_facts(learn, hooks):   # name → value, as text
         dl = getattr(learn, k)
         res |= {k: data_checksum(dl), **_options(dl, k)}
     res['hooks'] = ', '.join(h.name for h in hooks)
-    for h in hooks:
-        given = signature(type(h)).parameters       # others count, or hold times
-        res |= {f'hook {h.name}': ', '.join(points(h)) or 'no methods', **_options(h, f'hook {h.name}', given)}
+    for h in hooks: res |= {f'hook {h.name}': ', '.join(points(h)), **_options(h, f'hook {h.name}')}
     return {k: str(v)[:200] for k, v in res.items()}
 
-# %% ../../nbs/runs/24_trace.ipynb #8342a985
+# %% ../../nbs/runs/24_trace.ipynb #3a65fa7f
 def _live_facts(learn):     # name → value, as text
     "Describe what may change from batch to batch: optimizers, frozen parameters"
     res = {}
@@ -198,8 +196,8 @@ def _live_facts(learn):     # name → value, as text
             res[group] = f'{len(g["params"])} parameters of {type(opt).__name__}'
             res |= {f'{group} {k}': v for k, v in g.items()
                     if isinstance(v, (*_PLAIN, tuple)) and (k not in known or v != known[k])}
-    names = named_parameters(trained(learn))
-    res['frozen parameters'] = ', '.join(k for k, p in names.items() if not p.requires_grad)
+    named = named_parameters(trained(learn)).items()
+    res['frozen parameters'] = ', '.join(k for k, p in named if not p.requires_grad)
     return {k: str(v)[:200] for k, v in res.items()}
 
 # %% ../../nbs/runs/24_trace.ipynb #632db621
@@ -236,7 +234,7 @@ class Point:
             part = self.parts[key] = [stage, described(o), '' if is_tensor else digest(o)]
             if is_tensor: self.unread.append((part, hashes([o])))
 
-# %% ../../nbs/runs/24_trace.ipynb #4e3ebb24
+# %% ../../nbs/runs/24_trace.ipynb #747c91ae
 class Fingerprint(Hook):
     "Record each batch as hashes, for `diff`: content, random states, outputs, gradients, weights"
     unique, in_dry_run, ord = True, False, -math.inf
@@ -266,7 +264,7 @@ class Fingerprint(Hook):
             self.path = self.folder/f'fingerprint-{learn.world.rank}.jsonl'
             if is_new: self.path.unlink(missing_ok=True)
         self.facts = _fit_facts(learn, [h for h in learn.hooks if not writes(h)])
-        self._write([{'every': self.every, 'facts': self.facts}])
+        if self.path is not None: self._write([{'every': self.every, 'facts': self.facts}])
         for name, m in learn.model.named_modules():
             if not isinstance(m, torch.jit.ScriptModule): self._watch(m, name or 'the model')
 
@@ -358,11 +356,10 @@ class Fingerprint(Hook):
         for (part, _), o in zip(unread, bits): part[2] = o.tobytes().hex()
         for p in self.pending: p.unread = []
         if self.path is None: self.points |= {p.key: p for p in self.pending}
-        self._write([{'key': p.key, 'facts': p.facts, 'parts': p.parts} for p in self.pending])
+        else: self._write([{'key': p.key, 'facts': p.facts, 'parts': p.parts} for p in self.pending])
         self.pending = []
 
     def _write(self, rows):
-        if self.path is None: return
         with open_file(self.path, 'ab') as f: f.writelines(f'{json.dumps(o)}\n'.encode() for o in rows)
 
     def __repr__(self): return f'Fingerprint(every={self.every})'
