@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOADER', 'BETWEEN', 'FORWARD', 'digest', 'held_state', 'roots', 'writes', 'Point', 'Fingerprint']
 
-# %% ../../nbs/runs/24_trace.ipynb #25ff8d12
+# %% ../../nbs/runs/24_trace.ipynb #ad25ccfa
 import json, math, random, sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
@@ -162,11 +163,11 @@ def writes(hook: Hook) -> bool:
     provided = {'checkpoints', 'display', 'controls', 'fingerprint'}.intersection(hook.provides)
     return isinstance(hook, MainProcessHook) or bool(provided)
 
-# %% ../../nbs/runs/24_trace.ipynb #9204cdfa
-def _options(o, name):
+# %% ../../nbs/runs/24_trace.ipynb #77320ef1
+def _options(o, name, names=None):
     "The plain attributes of an object, and functions by their names"
     held = {k: getattr(v, '__qualname__', v) for k, v in getattr(o, '__dict__', {}).items() if k[0] != '_'}
-    return {f'{name}.{k}': v for k, v in held.items() if isinstance(v, _PLAIN)}
+    return {f'{name}.{k}': v for k, v in held.items() if isinstance(v, _PLAIN) and (names is None or k in names)}
 
 def _fit_facts(learn, hooks):   # name → value, as text
     "Describe what a fit was set to do: settings, versions, modules, loaders, hooks, what objects hold"
@@ -183,7 +184,9 @@ def _fit_facts(learn, hooks):   # name → value, as text
         dl = getattr(learn, k)
         res |= {k: data_checksum(dl), **_options(dl, k)}
     res['hooks'] = ', '.join(h.name for h in hooks)
-    for h in hooks: res |= {f'hook {h.name}': ', '.join(points(h)), **_options(h, f'hook {h.name}')}
+    for h in hooks:
+        given = signature(type(h)).parameters       # others count, or hold times
+        res |= {f'hook {h.name}': ', '.join(points(h)), **_options(h, f'hook {h.name}', given)}
     return {k: str(v)[:200] for k, v in res.items()}
 
 # %% ../../nbs/runs/24_trace.ipynb #3a65fa7f
