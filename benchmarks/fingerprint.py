@@ -4,6 +4,7 @@ Milliseconds per training batch, one thread, AdamW, the fastest of five fits of 
 batch recorded in memory, and with one batch in ten. Each fit begins with a description of what was set, which is not
 counted. In brackets: times as long as without. The last column is the size of a record of one batch.
 """
+import json
 from time import perf_counter
 
 import torch, torch.nn.functional as F
@@ -52,6 +53,6 @@ if __name__ == '__main__':
         n = sum(p.numel() for p in mlp(width, depth).parameters())
         times = [fastest(width, depth, f) for f in (tuple, lambda: [Fingerprint()], lambda: [Fingerprint(every=10)])]
         batch_ms(width, depth, [fp := Fingerprint()])
-        size = sum(len(o) for o in fp.lines.lines if '"point"' in o[:20])//30
+        size = sum(len(json.dumps(vars(o))) for o in fp.points.values())//30
         cells = [f'{times[0]:.2f} ms', *(f'{o:.2f} ms ({o/times[0]:.1f} ×)' for o in times[1:])]
         print(f'| {n:,} | {2*depth + 1} | ' + ' | '.join(cells) + f' | {size:,} |')

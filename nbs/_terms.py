@@ -87,8 +87,8 @@ TERMS = _listed({   # page, or page#section → terms
     'save/03_checkpoint': 'checkpointing, save, save and load, load model, save model, rewind, roll back, go back, '
                           'undo epochs, save best model, best model, load best model, best weights, '
                           'best checkpoint, keep best, ModelCheckpoint, save_best_only',
-    'runs/22_check': 'reproducible resume, exact resume, check resume, determinism',
-    'runs/24_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring',
+    'runs/25_diff': 'diff, compare bit for bit, why do two runs differ, determinism, debug a refactoring, '
+                    'reproducible resume, exact resume, check resume',
     'save/04_watch': 'early stopping, patience, restore best weights',
     'howto/18_larger_than_the_host': 'distributed checkpoint, dcp, sharded checkpoint',
     'howto/19_web_service': 'web service, http server, rest api, inference server',

@@ -15,7 +15,7 @@ from .look.results import results_of
 from .look.summary import summary_of
 from .loop import Learner as BareLearner
 from .parallel.launch import launch
-from .runs.check import check_resume
+from .runs.diff import check_resume
 from .runs.start import start
 from .save.checkpoint import load, load_best, resume_from, rewind, save
 from .save.watch import best_keeper

@@ -12,6 +12,7 @@ from trainer_nb.all import (
     AMP, EMA, Compile, EarlyStopping, GradAccum, GradClip, Hook, Learner, LRScheduler, NaNGuard, OneCycle, Samples,
     SeededLoader, SpikeGuard
 )
+from trainer_nb.runs.trace import held_state
 
 N = 24
 
@@ -59,6 +60,14 @@ class Mixed(Positioned):
             held.append(batch)
             if len(held) > 2: yield held.pop(rand.randrange(3))
         yield from held
+
+class Again(Sampler):
+    "Shuffles the order of the pass before, which nobody saves"
+    def __init__(self): self.order = np.arange(N)
+    def __iter__(self):
+        self.order = self.order[np.random.RandomState(0).permutation(N)]
+        return iter(self.order.tolist())
+    def __len__(self): return N
 
 class Ordered(Shuffled):
     def set_epoch(self, epoch): self.rng = np.random.default_rng(epoch)
@@ -124,8 +133,7 @@ def make(train_dl=None, model=None, **kwargs):
 def loader(dataset=None, **kwargs): return DataLoader(dataset or Data(), **{'batch_size': 6, **kwargs})
 
 FAULTS = {      # the start of an object's name → a program in which it forgets
-    'learn.train_dl.batch_sampler.rng': lambda: make(
-        DataLoader(Data(), batch_sampler=Shuffled(np.random.RandomState(0), 6))),
+    'learn.train_dl.sampler.order': lambda: make(loader(sampler=Again())),
     'learn.train_dl.dataset.noise.rng': lambda: make(loader(Data(Rng(random.Random(0))))),
     'learn.train_dl.dataset.n': lambda: make(loader(Stream())),
     'learn.train_dl.dataset.level': lambda: make(loader(Leveled(level=1.)), hooks=[Curriculum()]),
@@ -149,6 +157,8 @@ def tensors(): return Data().x, torch.arange(N) % 3
 HEALTHY = {
     'rows': lambda: make(tensors(), bs=6), 'seeded': lambda: make(SeededLoader(Data(), 6, shuffle=True)),
     'generator': lambda: make(loader(shuffle=True, generator=torch.Generator().manual_seed(3))),
+    'sampler with a generator': lambda: make(
+        DataLoader(Data(), batch_sampler=Shuffled(np.random.RandomState(0), 6))),
     'workers': lambda: make(loader(shuffle=True, num_workers=2)),
     'global numbers': lambda: make(loader(Data(lambda: random.random()), shuffle=True)),
     'metric with a memory': lambda: make(metrics=[Metric()]),
@@ -239,9 +249,28 @@ def test_a_healthy_program_is_proved(name):
     report = learn.check_resume(within=8)
     assert report.is_exact and not report.lost, report
     assert all(map(torch.equal, before, weights(learn.model))) and torch.equal(rng, torch.get_rng_state())
-    assert not learn.history and learn.state.samples_seen == 0 and '✓ stopped after' in report.status()
+    assert not learn.history and learn.state.samples_seen == 0 and '✓ stopped after' in report.title()
 
 def test_wrong_use():
     with pytest.raises(ValueError, match='within'): make().check_resume(0)
     def broken(batch, learn): raise KeyError('mask')
     with pytest.raises(RuntimeError, match="does not train: KeyError: 'mask'"): make(train_step=broken).check_resume()
+
+class Wide:
+    "100 objects at each of `depth` levels, and what else is given"
+    def __init__(self, depth, **held):
+        vars(self).update(held, inside=[Wide(depth - 1) for _ in range(100)] if depth else 0)
+
+@pytest.mark.parametrize('depth, held, said', [
+    (0, {'x': [{1}]*101}, 'o.x (in part)'), (0, {'x': torch.ones(2**17)}, 'o.x (in part)'),
+    (2, {}, None), (3, {}, 'the objects farthest away (in part)')])
+def test_what_is_looked_into_in_part_is_said(depth, held, said):
+    found = dict(held_state({'o': Wide(depth, **held)}))
+    assert [k for k in found if 'in part' in k] == ([said] if said else [])
+    assert said or len([k for k in found if k.endswith('.inside')]) == 100*100
+
+def test_objects_that_are_made_on_the_way_hide_no_others():
+    "Lists of defaults, which do not exist without being looked at, would share an address"
+    functions = [lambda x=[i]: x for i in range(50)]
+    for i, f in enumerate(functions): f.__qualname__ = f'f{i}'
+    assert {f'the defaults of f{i}[0]' for i in range(50)} <= dict(held_state({'o': functions})).keys()

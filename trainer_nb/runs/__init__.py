@@ -1,6 +1,6 @@
 """Training in the background: a run is a folder. These names are for other wings"""
 from .run import Run
-from .fingerprint import Fingerprint
+from .trace import Fingerprint
 from .diff import diff
 from .start import attach
 from .table import main, runs

@@ -424,7 +424,8 @@ class Display(Onlooker):
         h, screen = learn.history, self.screen
         self.plotted_at = -math.inf     # the next picture has it, as the line and the table do
         self.pace.count(learn)
-        at_end = learn.fitting.is_trained or h.n_steps == self.pace.end or learn.state.batch_idx == length(learn.train_dl)
+        at_end = (learn.fitting.is_trained or h.n_steps == self.pace.end
+                  or learn.state.batch_idx == length(learn.train_dl))
         if at_end or not (isinstance(screen, Text) and screen.every): return
         screen.write(Status(self._where(learn), _named(h.valid_rows[-1]), self.pace.words()).text(screen.width))
 
