@@ -22,12 +22,12 @@ STEP = '{{"kind": "step", "batch": {b}, "epoch": {e}, "train_loss": {v:.6f}, "lr
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'
 VIEW = '''import json, time
 from trainer_nb.all import attach, compare
-from trainer_nb.runs.comparison import _Cells
+from trainer_nb.runs.compare import CompareView
 from trainer_nb.runs.view import View
 at = []
 def counted(f): return lambda *args: (at.append(time.perf_counter()), f(*args))[1]
 if {n} > 1:
-    _Cells.draw = counted(_Cells.draw)
+    CompareView.draw = counted(CompareView.draw)
     shown = compare({home!r})
     shown.show()
     thread = shown.view.thread
@@ -93,7 +93,7 @@ def feed(home, rate, each):
 def opened(path):
     "Seconds until the picture is there"
     start = perf_counter()
-    compare(path).html()
+    compare(path)._repr_html_()
     return perf_counter() - start
 
 

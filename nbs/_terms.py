@@ -116,7 +116,7 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/12_slurm': 'slurm, sbatch, cluster, HPC, preemption, requeue, time limit',
     'howto/13_ray': 'ray, ray train, cluster',
     'runs/09_table': 'experiments, list runs',
-    'runs/14_comparison': 'compare runs, compare experiments, experiment tracking',
+    'runs/10_compare': 'compare runs, compare experiments, experiment tracking',
     'runs/19_fork': 'fork, branch, what if',
     'runs/16_sweep': 'hyperparameter search, hyperparameter tuning, optuna, grid search, pruning',
 })

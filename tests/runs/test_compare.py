@@ -1,21 +1,19 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
-import json, math, random, re, shutil
+import json, math, random, re, shutil, time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest, torch
 
 from test_pictures import Drawn
 from test_runs import plant
 from trainer_nb.all import Comparison, GradAccum, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.draw import COLORS
-from trainer_nb.runs.comparison import CompareView
-from trainer_nb.runs.lines import curves_of
-from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
+from trainer_nb.runs.compare import CompareView, Source
 from trainer_nb.runs.engine import now_here
-from trainer_nb.runs.curves import CurveFile
+from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
 from trainer_nb.runs.record import RecordTail, RunRecord
 from trainer_nb.runs.table import main
-from trainer_nb.runs.sources import HistorySource, _as_settings
 from trainer_nb.runs.view import View
 
 
@@ -57,7 +55,7 @@ def append(folder, *lines):
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
 
-AXES = {'step': lambda b: b/2, 'batch': float, 'epoch': lambda b: b/60, 'time': lambda b: b/30}
+AXES = {'step': lambda b: b/2, 'batch': float, 'time': lambda b: b/30}
 
 def at(x, drawn, frame):
     "The value of a horizontal position, by the numbers below"
@@ -66,7 +64,7 @@ def at(x, drawn, frame):
     (x0, v0), (x1, v1) = words[0], words[-1]
     return v0 + (v1 - v0)*(x - x0)/(x1 - x0)
 
-@pytest.mark.parametrize('x, scale', [*zip(AXES, (1., 1e-6, 5e4, 1.))])
+@pytest.mark.parametrize('x, scale', [*zip(AXES, (1., 1e-6, 5e4))])
 def test_each_validation_is_where_its_value_is(x, scale):
     histories = [made(i, scale=scale*(1 + i)) for i in range(8)]
     c = compare(histories, x=x)
@@ -92,9 +90,19 @@ def test_more_than_eight_lines():
     assert 'h29' not in drawn.texts() and any(o.startswith('▲') for o in drawn.texts())
     assert all(len(drawn.dots(color)) == 5 for color in COLORS)
     with pytest.raises(ValueError, match='at most 8'): c.pick(*(f'h{i}' for i in range(9)))
-    text = {*Drawn(c.pick('h29').chart().svg()).texts()}
-    assert 'h29' in text and not {f'h{i}' for i in best} & text
-    assert len(c.html()) < 300_000
+    name = f'h{best[3]}'
+    color = next(s.color for s in c.sources if s.name == name)
+    drawn = Drawn(c.pick('h29', name).chart().svg())
+    assert {o for o in drawn.texts() if o in histories} == {'h29', name} and len(drawn.dots(color)) == 5   # as before
+    assert len(c._repr_html_()) < 300_000
+
+def test_ten_million_batches_open_within_four_seconds():
+    h, start = History(), time.process_time()
+    h.columns.extend(10**7, {'train_loss': np.linspace(2, 1, 10**7), 'lr': np.full(10**7, .1)})
+    for e in range(100):
+        h.ends.append((e + 1)*10**5)
+        h.epoch_rows.append({'epoch': e, 'train_loss': 2 - e/100, 'time_s': 60.})
+    assert compare(h)._repr_html_().count('<img') == 1 and time.process_time() - start < 4
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
@@ -104,19 +112,18 @@ def test_the_winner_is_bold():
     good = {'valid_loss': min, 'valid_accuracy': max}
     best = {k: f(f(h.epochs[k]) for h in histories.values()) for k, f in good.items()}
     win, text = {f'{v:#.4g}' for v in best.values()}, repr(c)
-    assert {*re.findall('<b>(.*?)</b>', c.html())} == win
+    assert {*re.findall('<b>(.*?)</b>', c._repr_html_())} == win
     assert all(f'{o} *' in text for o in win) and text.count('*') == 2
     tie = compare({'a': made(1), 'again': made(1), 'c': made(3, scale=9.)}, metric='loss')
-    assert tie.winners()['best valid_loss'] == [0, 1]
+    assert [row[1][-1] for row in tie.rows()[1:]][:2] == ['*', '*']
 
 def test_unknown_metrics_have_no_winner_unless_said():
     a, b = made(1, metric='depth'), made(2, metric='depth')
     c = compare(a, b)
-    assert 'last valid_depth' in c.rows[0] and 'last valid_depth' not in c.winners()
+    assert 'last valid_depth' in c.values[0] and repr(c).count('*') == 1        # of the loss
     c = compare(a, b, metric='depth', mode='max')
     best = [max(h.epochs['valid_depth']) for h in (a, b)]
-    assert [o['best valid_depth'] for o in c.rows] == sorted(best, reverse=True)
-    assert c.winners()['best valid_depth']
+    assert [o['best valid_depth'] for o in c.values] == sorted(best, reverse=True) and repr(c).count('*') == 2
 
 def test_the_best_run_is_on_top():
     "By the chosen metric, those without it last; as they were given where nobody knows what is good"
@@ -125,11 +132,11 @@ def test_the_best_run_is_on_top():
         c = compare(histories, metric=metric)
         column = f'valid_{metric.removeprefix("valid_")}'
         own = {k: sign*f(h.epochs[column]) for k, h in histories.items() if column in h.epochs}
-        names = [o['run'] for o in c.rows]
+        names = [o['run'] for o in c.values]
         assert [o for o in names if o in own] == sorted(own, key=own.get) == names[:len(own)]
-        assert [c.sources[i].name for i in c.order()] == names
+        assert [s.name for s in c.ranked] == names
     histories = {k: made(i, metric='depth') for i, k in enumerate('cab')}
-    assert [o['run'] for o in compare(histories, metric='depth').rows] == ['c', 'a', 'b']
+    assert [o['run'] for o in compare(histories, metric='depth').values] == ['c', 'a', 'b']
 
 def test_ends_are_named_beside_the_lines_and_do_not_overlap():
     histories = {f'h{i}': made(i, scale=1 + i/50) for i in range(8)}
@@ -146,19 +153,19 @@ def test_ends_are_named_beside_the_lines_and_do_not_overlap():
 # ---- wrong input -----------------------------------------------------------------------------------------------------
 
 def test_wrong_input(tmp_path, monkeypatch):
-    "Other cases are in the notebooks of sources and comparison"
+    "Other cases are in the notebook"
     make_run(tmp_path/'first', made(1))
     (tmp_path/'empty').mkdir()
     (tmp_path/'empty'/'notes.txt').write_text('x')
     for what, error, words in [
-            (f'{tmp_path}/frist', FileNotFoundError, 'Did you mean `first`'),
-            (f'{tmp_path}/*/*.txt', ValueError, 'matches 1 paths'),
-            (tmp_path/'empty', ValueError, 'nothing to compare'),
+            (f'{tmp_path}/frist', FileNotFoundError, 'nothing to compare in'),
+            (f'{tmp_path}/*/*.txt', FileNotFoundError, 'nothing to compare in'),
+            (tmp_path/'empty', FileNotFoundError, 'nothing to compare in'),
             (History(), ValueError, 'nothing is recorded yet')]:
         with pytest.raises(error, match=re.escape(words)): compare(what)
     with pytest.raises(ValueError, match='Did you mean `first`'): compare(tmp_path).pick('frist')
     monkeypatch.chdir(tmp_path/'empty')
-    with pytest.raises(FileNotFoundError, match="nothing matches 'runs'"): compare()
+    with pytest.raises(FileNotFoundError, match="nothing to compare in 'runs'"): compare()
 
 
 # ---- folders ---------------------------------------------------------------------------------------------------------
@@ -177,8 +184,20 @@ def test_looking_executes_nothing_and_stays_inside(tmp_path):
     shutil.rmtree(outside.path/'record')
     (outside.path/'record').symlink_to(tmp_path)
     c = compare(tmp_path/'runs')
-    assert [o['batches'] for o in c.rows] == [300, 0, 0] and not (tmp_path/'executed').exists()
-    assert '<img src=x' not in c.html() and '&lt;img src=x' in c.html() and '\x1b' not in c.text()
+    html = c._repr_html_()
+    assert [o['batches'] for o in c.values] == [300, 0, 0] and not (tmp_path/'executed').exists()
+    assert '<img src=x' not in html and '&lt;img src=x' in html and '\x1b' not in repr(c)
+
+def test_a_damaged_status_hides_no_other_run(tmp_path):
+    huge = '1' + '0'*400
+    for i, more in enumerate([f'"heartbeat": {huge}', '"pid": "x"', f'"batch": 1e400, "end": {huge}', '"state": {}']):
+        folder = make_run(tmp_path/f'bad{i}', made(i))
+        (folder.path/'status.json').write_text(f'{{"state": "running", {more}}}')
+    make_run(tmp_path/'good', made(9))
+    c = compare(tmp_path)
+    found = {o['run']: o['status'] for o in c.values}
+    assert found.pop('good') == 'done' and len(found) == 4 and all(o['batches'] == 300 for o in c.values)
+    assert found['bad0'] == 'missing: status.json is damaged' and 'damaged' in repr(c)
 
 def test_a_window_stays_inside_its_folder(tmp_path):
     "Reading a record, requests and answers follow no link out of the folder"
@@ -203,15 +222,6 @@ def test_a_window_stays_inside_its_folder(tmp_path):
     assert Run(folder.path).history.n_steps == 0
     assert {o.name for o in elsewhere.iterdir()} == {'log.jsonl', name}
 
-def test_learners_know_their_steps_and_samples():
-    (learn := learner_with()).valid_dl = None
-    learn.fit(2)
-    for axis, last in ('step', 8), ('samples', 192), ('batch', 24), ('epoch', 2):
-        c = compare(learn, x=axis)
-        (xs, ys), none = curves_of(c, c.sources[0])
-        assert xs[-1] == last and none is None and len(ys) == 24
-    assert isinstance(c, Comparison) and c.sources[0].settings['hooks'] == "['GradAccum']"
-
 
 # ---- what a run writes -----------------------------------------------------------------------------------------------
 
@@ -221,26 +231,29 @@ def learner_with(*hooks):
     return Learner(torch.nn.Linear(3, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=torch.nn.functional.mse_loss, bs=8,
                    display=False, hooks=[GradAccum(3), *hooks])
 
-def test_a_record_knows_steps_and_samples_without_a_validation(tmp_path):
-    path = tmp_path/'log.jsonl'
-    learn = learner_with(record := RunRecord(path))
-    learn.valid_dl = None
+def test_steps_are_known_of_validations_and_a_chart_without_them_is_by_batch(tmp_path):
+    "One axis for all: a run with accumulated gradients would stand among steps with its batches"
+    learn = learner_with(record := RunRecord(tmp_path/'a.jsonl'))
     learn.fit(3, hooks=[LambdaHook(after_step=lambda learn: learn.history.n_steps % 5 or record.tick(learn))])
-    (whole := CurveFile(path)).update()
-    curves = whole.curves
-    assert curves.n == 36 and compare(path, x='step').notes() == []
-    assert curves.scales['step'][-1] == [36, 12] and curves.scales['samples'][-1] == [36, 288]
-    tail = RecordTail(path)
+    tail = RecordTail(tmp_path/'a.jsonl')
     tail.update()
     assert tail.history.steps == learn.history.steps and tail.history.epochs == learn.history.epochs
+    for c in compare(learn), compare(tmp_path/'a.jsonl'):
+        assert c.axis == 'step' and c.chart().panels[0].lines[0].xs[-1] == 12 and not c.notes()
+    assert compare(learn).sources[0].settings['hooks'] == "['GradAccum', 'RunRecord']"
+    (other := learner_with()).valid_dl = None
+    other.fit(1)
+    c = compare({'a': learn, 'b': other})
+    assert c.axis == 'batch' and max(o.xs[-1] for o in c.chart().panels[0].lines if o.xs) == 36 and not c.notes()
+    c = compare({'a': learn, 'b': other}, x='step')
+    assert c.notes() == ['without loss by optimizer step: b'] and 'b' not in {o.end for o in c.chart().panels[0].lines}
 
 # ---- live ------------------------------------------------------------------------------------------------------------
 
 def watched(folder):
     "A view of the runs in a folder, and the list of what it puts into a cell"
     view, seen = CompareView(compare(folder)), []
-    def update(bundle, raw): seen.append(bundle['text/html'])
-    view.cells.handles.append(SimpleNamespace(update=update))
+    view.handles.append(SimpleNamespace(update=lambda bundle, raw: seen.append(bundle['text/html'])))
     return view, seen
 
 def test_live_without_widgets(tmp_path):
@@ -249,20 +262,48 @@ def test_live_without_widgets(tmp_path):
     b = make_run(tmp_path/'b', made(2), state='running')
     (view, seen), ticks = watched(tmp_path), []
     c = view.comparison
-    assert c.is_live and {o['run']: o['status'] for o in c.rows} == {'a': 'done', 'b': 'running'}
-    bundle = view.cells.bundle()
-    assert set(bundle) == {'text/html', 'text/plain'} and '1 of them live' in bundle['text/html']
-    view._draw()
+    assert c.is_live and {o['run']: o['status'] for o in c.values} == {'a': 'done', 'b': 'running'}
+    view.step()
     assert seen == []            # nothing was new
     append(b, '{"kind": "step", "batch": 301, "train_loss": 0.5}')
-    view._draw()
-    assert len(seen) == 1 and '>301<' in seen[0] and '<svg' not in seen[0]
+    view.budget.next = 0
+    view.step()
+    assert len(seen) == 1 and '>301<' in seen[0] and '<svg' not in seen[0] and '1 of them live' in seen[0]
     view.budget.next = float('inf')      # no further drawing is ever due
     b.write('status.json', {'state': 'failed', **now_here()})
     view.wait = lambda s: ticks.append(s) or len(ticks) > 9
     view._watch()
     assert not ticks and '<img' in seen[-1] and 'live' not in seen[-1].partition('</style>')[2] and not c.is_live
     assert view.error is None and (a.path/'record'/'log.jsonl').exists()
+
+def test_the_first_seconds(tmp_path):
+    "Before the first value there is no empty frame, and no legend of lines that are not drawn"
+    folders = [make_run(tmp_path/f'r{i}', made(i), state='running') for i in range(10)]
+    for o in folders: (o.path/'record'/'log.jsonl').unlink()
+    view, seen = watched(tmp_path)
+    assert view.comparison.title() == '10 runs · 10 of them live · no values yet' and view.comparison.chart() is None
+    view.draw()
+    append(folders[9], '{"kind": "step", "batch": 1, "train_loss": 0.5}')
+    view.budget.next = 0
+    view.step()
+    assert '<img' not in seen[0] and 'r9' in seen[0] and '<img' in seen[1] and 'others' not in seen[1]
+    names = {o.end or o.name for o in view.comparison.chart().panels[0].lines}
+    assert names == {'r9', 'train_loss, smoothed'}
+
+def test_a_comparison_that_began_in_a_fit_shows_how_it_ended():
+    for end, status in (lambda learn: learn.stop(), 'stopped'), (lambda learn: None, 'done'):
+        views, learn = [], learner_with()
+        def look(learn, views=views, end=end):
+            if not views: views.append(CompareView(compare({'a': learn})))
+            end(learn)
+        learn.fit(2, hooks=[LambdaHook(after_step=look)])
+        view, = views
+        assert [o['status'] for o in view.comparison.values] == ['still training'] and view.comparison.is_live
+        view.wait = lambda s: True      # it ends at once
+        view._watch()
+        row, = view.comparison.values
+        assert row['status'].startswith(status) and not view.comparison.is_live
+        assert row['batches'] == learn.history.n_steps
 
 def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch, cell):
     "Without a kernel or a script, and where `<svg>` is dropped: a picture, since when, and how to see it again"
@@ -272,7 +313,9 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     view.tail.update()
     view.areas.append(view._open_area(Status('running', '', {})))
     stored = cell[1]
-    for html in stored['text/html'], CompareView(compare(tmp_path)).cells.bundle()['text/html']:
+    compared, seen = watched(tmp_path)
+    compared.draw()
+    for html in stored['text/html'], seen[0]:
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
     assert "attach(&#x27;a&#x27;) shows the run" in stored['text/html'] and "attach('a')" in stored['text/plain']
 
@@ -282,7 +325,7 @@ def test_a_run_that_failed_before_its_first_record(tmp_path):
     (tmp_path/'bad'/'record'/'log.jsonl').write_text(
         '{"kind": "mark", "batch": 0, "step": 0, "samples": 0, "time_s": 0.1}\n')
     c = compare(f'{tmp_path}/*')
-    times = {o['run']: o['time_s'] for o in c.rows}
+    times = {o['run']: o['time_s'] for o in c.values}
     assert math.isnan(times['bad']) and times['good'] > 0 and 'bad' in repr(c)
     (tmp_path/'bad'/'record'/'log.jsonl').write_text('{"kind": "epoch", "batch": 0, "epoch": 0}\n')
     assert [o['epochs'] for o in runs(tmp_path, sort='run').values] == ['0', '5']
@@ -290,11 +333,10 @@ def test_a_run_that_failed_before_its_first_record(tmp_path):
 def test_names_are_short_and_printable_everywhere():
     evil = '\x1b[31m' + 'x'*200
     c = compare({'a': made(1), evil: made(2, metric='f1')}, metric='accuracy')
-    assert c.notes() == ['without accuracy: \\x1b[31mxxxxxxxxxxxxxxx…']
-    assert not any(o in c.text() + repr(c) for o in ('\x1b', 'x'*30))
-    a, b = HistorySource('p', made(1)), HistorySource('q', made(2))
-    a.settings, b.settings = _as_settings({'run': 'other', 'lr': 1}), _as_settings({'run': 'third'})
-    row = Comparison([a, b]).rows[0]
+    assert c.notes() == ['without accuracy by optimizer step: \\x1b[31mxxxxxxxxxxxxxxx…']
+    assert not any(o in repr(c) for o in ('\x1b', 'x'*30)) and '\x1b' not in c.chart().svg() + c._repr_html_()
+    a, b = Source('p', made(1), {'run': 'other', 'lr': 1}), Source('q', made(2), {'run': 'third'})
+    row = Comparison([a, b]).values[0]
     assert (row['run'], row['config.run']) in (('p', 'other'), ('q', 'third'))
 
 def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_path):
@@ -309,14 +351,14 @@ def test_the_best_value_is_that_of_the_run_not_of_the_training_before_it(tmp_pat
     early = {'kind': 'valid', 'batch': 0, 'epoch': 0, 'step': 0, 'valid_loss': .001, 'valid_accuracy': 1.}
     log.write_text(json.dumps(early) + '\n' + log.read_text())
     c = compare(f'{tmp_path}/*')
-    rows = {o['run']: (o['best valid_loss'], o['best valid_accuracy']) for o in c.rows}
+    rows = {o['run']: (o['best valid_loss'], o['best valid_accuracy']) for o in c.values}
     assert rows['own'] == (.4, .6) and rows['all'] == (.3, .7) and all(map(math.isnan, rows['old']))
-    assert c.winners() == {'best valid_loss': [0], 'best valid_accuracy': [0]}      # 'all'
+    assert repr(c).count('*') == 2 and [row[0] for row in c.rows() if '*' in f'{row}'] == ['all']
     bests = {o['run']: o['best valid_loss'] for o in runs(tmp_path).values}
     assert bests['own'] == .4 and bests['all'] == .3 and math.isnan(bests['old'])
     make_run(tmp_path/'own', h, 'running', first_batch=10)
     RunFolder(tmp_path/'own').write('status.json', {**now_here(), 'state': 'running', 'batch': 15, 'end': 30})
-    status, = [o['status'] for o in compare(f'{tmp_path}/*').rows if o['run'] == 'own']
+    status, = [o['status'] for o in compare(f'{tmp_path}/*').values if o['run'] == 'own']
     assert status.endswith(' 25 %')     # 5 of its 20 batches
 
 ERRORS = [{'module': 'builtins', 'type': 'SystemExit', 'args': [0]}, {'module': [], 'type': 5}, 'text',
@@ -363,5 +405,5 @@ def test_a_damaged_record_can_be_looked_at(lines, tmp_path, capsys):
     assert len(runs(tmp_path).rows) == 1
     for x in AXES:
         c = compare(tmp_path, x=x)
-        assert len(c.rows) == 1 and c.text() and not re.search('nan|inf', c.chart().svg())
-        assert c.rows[0]['batches'] >= 300      # the other lines are read
+        assert repr(c) and not re.search('nan|inf', c.chart().svg())
+        assert len(c.values) == 1 and c.values[0]['batches'] >= 300     # the other lines are read

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.all import Accelerate, Hook, Learner, ProcessFailed, accuracy
-from trainer_nb.runs.sources import HistorySource, sources_of
+from trainer_nb.runs.compare import Source, sources_of
 from common import Slow, alive, until
 from test_runs import _ends, kill, started, status_of, stop    # noqa: F401
 from test_distributed import check_equal, check_same
@@ -44,10 +44,9 @@ def test_equals_one_process(tmp_path):
     run.wait(300)
     check_equal(alone, learn)
     assert run.history.steps == learn.history.steps and run.history.epochs == learn.history.epochs
-    (shown,), expected = sources_of(run), HistorySource('', learn.history)
+    (shown,), expected = sources_of(run), Source(history=learn.history)
     for o in shown, expected: o.update()
-    losses = [o.curves.steps['train_loss'].curves() for o in (shown, expected)]
-    assert losses[0] == losses[1] and shown.curves.n == learn.history.n_steps
+    assert shown.curve('train_loss') == expected.curve('train_loss') and shown.n == learn.history.n_steps
     assert len(pids) == 2 and run.folder.read('run.json')['n_procs'] == 2
     until(lambda: not any(map(alive, pids)))
 

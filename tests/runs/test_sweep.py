@@ -198,12 +198,12 @@ def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
     from trainer_nb.all import compare
     found = search(tmp_path/'a')
     for what in tmp_path/'a', f'{tmp_path}/a/*':
-        rows = compare(what).rows
+        rows = compare(what).values
         assert {o['run'] for o in rows} == {o['run'] for o in found.trials}
         assert {k for o in rows for k in o if '.' in k} == {'optimizer.lr'}
-    with pytest.raises(ValueError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
+    with pytest.raises(FileNotFoundError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
     (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
-    assert {o['run'] for o in compare(tmp_path/'a').rows} == {'more', 'trial-000', 'trial-001'}
+    assert {o['run'] for o in compare(tmp_path/'a').values} == {'more', 'trial-000', 'trial-001'}
 
 def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
     def odd(trial):

@@ -9,14 +9,13 @@ from PIL import Image, ImageFont
 
 from trainer_nb.base import format_value
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, SIZE, Chart, Envelope, Line, Panel, Plot, legend_rows, limits, smooth
+    ALARM, COLORS, GREY, SIZE, Chart, Envelope, Line, Panel, Plot, limits, smooth
 )
-from trainer_nb.draw.chart import ticks
+from trainer_nb.draw.chart import legend_rows, ticks
 from trainer_nb.draw.page import DARK, INK, STYLES
 from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
-from trainer_nb.runs.comparison import Comparison
-from trainer_nb.runs.sources import HistorySource
+from trainer_nb.runs.compare import Comparison, Source
 from trainer_nb.show.lr_find import LRCurve, trailing_average
 
 FONT = f'{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf'
@@ -229,13 +228,13 @@ def test_the_mean_of_the_bold_curve_over_each_epoch_is_that_of_the_epoch(seeds):
         losses, ends = random_history(random.Random(seed))
         h = recorded(losses, ends)
         check_epochs(picture(h), h, losses)
-        check_epochs(Comparison([HistorySource('', h)], x='batch').chart(), h, losses)
+        check_epochs(Comparison([Source('', h)], x='batch').chart(), h, losses)
 
 def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed=0):
     r = random.Random(seed)
     losses, ends = random_history(r)
     whole, h = recorded(losses, ends), History()
-    plot, source = Plot(), HistorySource('', h)
+    plot, source = Plot(), Source('', h)
     cuts = {*ends, len(losses), *(r.randrange(len(losses)) for _ in range(40))}
     for start, end in zip([0, *sorted(cuts)], sorted(cuts)):
         h.columns.extend(end - start, {'train_loss': losses[start:end]})
@@ -243,7 +242,7 @@ def test_a_picture_that_grew_is_that_of_all_batches_at_once(seed=0):
         if end in ends: h.add_epoch(whole.epoch_rows[len(h)])
         if r.random() < .1: source.update()
     assert plot.chart(h.plot_data()).svg() == picture(whole).svg()
-    seen, there = (Comparison([o], x='batch').chart().svg() for o in (source, HistorySource('', whole)))
+    seen, there = (Comparison([o], x='batch').chart().svg() for o in (source, Source('', whole)))
     assert seen == there
 
 def test_the_stored_picture_shows_the_means_of_steep_epochs():

@@ -5,5 +5,5 @@ from .page import (
     text_table, widget_view
 )
 from .curve import Envelope, smooth
-from .chart import LEADING, Chart, Line, Panel, evenly, legend_rows, limits, needs_log
-from .plot import Plot, PlotData, is_rate
+from .chart import Chart, Line, Panel, evenly, limits, needs_log
+from .plot import Plot, PlotData, is_rate, thinned

@@ -4,7 +4,7 @@ from .trace import Fingerprint
 from .diff import diff
 from .start import attach
 from .table import main, runs
-from .comparison import Comparison, compare
+from .compare import Comparison, compare
 from .trials import Trials
 from .sweep import sweep
 from .engine import Ray, Slurm

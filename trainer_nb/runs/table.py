@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 
-# %% ../../nbs/runs/09_table.ipynb #e7bc33a2
+# %% ../../nbs/runs/09_table.ipynb #f5047c7e
 import argparse, os, subprocess, sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,11 +20,11 @@ from .engine import command, fork_runs
 from .folder import RunFolder, ago, count_of, read_status
 from .program import announce, flat
 from .run import Run
-from .sources import RunSource, differing_settings, short_setting
+from .compare import Source, differing_settings, short_setting
 from .view import LiveView
 from .worker import Worker
 
-# %% ../../nbs/runs/09_table.ipynb #8312ebe6
+# %% ../../nbs/runs/09_table.ipynb #9be83755
 def sparkline(values: list[float], n: int = 12) -> str:
     "Draw a curve in at most `n` characters, without values that are not finite"
     values = [v for v in values if abs(v) < 1e300]
@@ -34,7 +34,7 @@ def sparkline(values: list[float], n: int = 12) -> str:
     low, high = min(means, default=0.), max(means, default=0.)
     return ''.join('▁▂▃▄▅▆▇█'[round(7*(v - low)/((high - low) or 1))] for v in means)
 
-# %% ../../nbs/runs/09_table.ipynb #7431a7f3
+# %% ../../nbs/runs/09_table.ipynb #f92ccfda
 def _size_on_disk(path):
     "Bytes in the files of a folder; links count as themselves"
     total = 0
@@ -48,20 +48,20 @@ def _created(folder):   # seconds; 0 if it is unknown
     return float(v) if isinstance(v, (int, float)) and abs(v) < 1e15 else 0.
 
 def _losses(source):
-    steps, marks = source.curves.steps, source.curves.marks.get('valid_loss', ())
-    points = [v for batch, v in marks if batch > source.first_batch]
-    if len(points) > 2 or 'train_loss' not in steps: return points
-    return steps['train_loss'].curves()[3]
+    points = [v for batch, v in source.points.get('valid_loss', ()) if batch > source.first_batch]
+    if len(points) > 2 or 'train_loss' not in source.columns: return points
+    return source.curve('train_loss')[1]
 
 def _row(source, shown):
     source.update()
-    folder, c = source.folder, source.curves
+    folder, h = source.folder, source.history
     total = count_of(folder.read('status.json'), 'end_epoch')
     note = flat(folder.read('run.json').get('settings'), most=200).get('config.note', '')
-    done = c.scales.get('epoch', [(0, 0)])[-1][1]
+    epochs = [row['epoch'] for end, row in zip(h.ends, h.epoch_rows) if end and type(row.get('epoch')) is int]
+    done = epochs[-1] + 1 if epochs else 0
     return {'run': folder.path.name, 'status': source.status,
-            'epochs': f'{done}/{total}' if total else str(done), 'batches': c.n,
-            'loss': sparkline(_losses(source)), 'best valid_loss': source.extremes('valid_loss')[0],
+            'epochs': f'{done}/{total}' if total else str(done), 'batches': source.n,
+            'loss': sparkline(_losses(source)), 'best valid_loss': source.best('valid_loss', 'min'),
             **{k: short_setting(source.settings.get(k, '')) for k in shown}, 'note': note,
             'age': time() - _created(folder), 'size': _size_on_disk(folder.path)}
 
@@ -69,7 +69,7 @@ _FORMATS = {'age': lambda v: ago(v) if v < 2e5 else f'{v/86400:.0f} days',
             'size': lambda v: f'{v/1e6:.1f} MB',
             'best valid_loss': lambda v: '' if v != v else f'{v:.4g}'}
 
-# %% ../../nbs/runs/09_table.ipynb #1f090001
+# %% ../../nbs/runs/09_table.ipynb #1243908a
 def _order(values, by, reverse):    # indices, those without a value last; raises ValueError
     if by not in values[0]:
         raise ValueError(f'{by!r} is not a column: expected one of {", ".join(values[0])}.'
@@ -82,14 +82,14 @@ def _order(values, by, reverse):    # indices, those without a value last; raise
     known = [i for i in range(len(values)) if i not in missing]
     return sorted(known, key=key, reverse=reverse) + missing
 
-# %% ../../nbs/runs/09_table.ipynb #1f090004
+# %% ../../nbs/runs/09_table.ipynb #1e1bca37
 class _Runs:
     "The runs in a folder, the newest first"
     def __init__(self, folder: str|Path = 'runs'):
         self.folder = Path(folder)
         found = map(RunFolder, sorted(self.folder.iterdir()) if self.folder.is_dir() else ())
         found = sorted((o for o in found if o.is_run), key=_created, reverse=True)
-        self.items = [*map(RunSource, found)]       # they read only what is new
+        self.items = [Source(path=o.path) for o in found]       # they read only what is new
 
     @property
     def values(self) -> list[dict]:  # column → value
@@ -117,7 +117,7 @@ class _Runs:
     def __getitem__(self, i: int) -> Run: return Run(self.items[i].folder.path)
     def __iter__(self) -> Iterator[Run]: return (Run(o.folder.path) for o in self.items)
 
-# %% ../../nbs/runs/09_table.ipynb #78dace31
+# %% ../../nbs/runs/09_table.ipynb #551b2457
 class RunTable(_Runs):
     "A table of the runs in a folder, the newest first"
     @property
@@ -137,7 +137,7 @@ class RunTable(_Runs):
 
     def _ipython_display_(self): _TableView(self).show()
 
-# %% ../../nbs/runs/09_table.ipynb #b73a7520
+# %% ../../nbs/runs/09_table.ipynb #fbf11ab6
 class _TableView(LiveView):
     "The output of a cell that shows runs, live while one of them trains"
     tick_s = 1.
@@ -164,7 +164,7 @@ class _TableView(LiveView):
 
     def leave(self) -> None: self.handle.update(self._bundle(False), raw=True)
 
-# %% ../../nbs/runs/09_table.ipynb #b73a7521
+# %% ../../nbs/runs/09_table.ipynb #ffbcfb34
 def runs(
     folder: str|Path = 'runs',  # that holds them
     sort: str|None = None,  # a column, such as 'best valid_loss'; None: the newest first
@@ -173,7 +173,7 @@ def runs(
     table = RunTable(folder)
     return table if sort is None else table.sort(sort)
 
-# %% ../../nbs/runs/09_table.ipynb #cd74d924
+# %% ../../nbs/runs/09_table.ipynb #49bb659d
 def _parser():
     parser = argparse.ArgumentParser('python -m trainer_nb',
                                      description='Train in the background: a run is a folder')
@@ -185,7 +185,7 @@ def _parser():
     command.add_argument('folder', nargs='?', default='runs')
     return parser
 
-# %% ../../nbs/runs/09_table.ipynb #83f215a5
+# %% ../../nbs/runs/09_table.ipynb #07645871
 def _status(folder): print(read_status(folder) if folder.is_run else runs(folder.path))
 
 def _stop(folder):
@@ -202,7 +202,7 @@ def _tail(folder):
         if is_over and not data: return
         if not data: sleep(.2)
 
-# %% ../../nbs/runs/09_table.ipynb #361df77b
+# %% ../../nbs/runs/09_table.ipynb #4b3a7734
 def main(
     args: list[str]|None = None,    # None: those of this process
 ) -> int|None:                      # exit code

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['quiet_optuna', 'opened', 'counts_of', 'Trials']
 
-# %% ../../nbs/runs/15_trials.ipynb #tr000003
+# %% ../../nbs/runs/15_trials.ipynb #3a3504ad
 import math, warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +16,11 @@ from typing import Any
 from ..base import format_value, needed, open_file
 from ..draw import Chart, Shown, html_table
 from .folder import path_in
-from .lines import chart_of
+from .compare import Comparison, Source, written
 from .run import Run
-from .sources import RunSource
 from .table import sparkline
-from .values import Values, written
 
-# %% ../../nbs/runs/15_trials.ipynb #tr000006
+# %% ../../nbs/runs/15_trials.ipynb #4bd8ecb5
 @contextmanager
 def quiet_optuna() -> Iterator[Any]:
     "Optuna without its log messages, or an error that names the extra"
@@ -44,7 +42,7 @@ def opened(path: Path, **kwargs: Any) -> Any:
         return optuna.create_study(storage=optuna.storages.JournalStorage(file), study_name='sweep',
                                    load_if_exists=True, **kwargs)
 
-# %% ../../nbs/runs/15_trials.ipynb #tr000007
+# %% ../../nbs/runs/15_trials.ipynb #d52915d2
 class _Study:
     "The runs of a sweep, and what Optuna knows of them"
     def __init__(self,
@@ -74,7 +72,7 @@ class _Study:
         return self._runs[name]
 
     def _source(self, name):
-        if name not in self._sources: self._sources[name] = RunSource(self.run(name).folder)
+        if name not in self._sources: self._sources[name] = Source(path=self.run(name).path)
         return self._sources[name]
 
     def holds(self, name: str) -> bool:
@@ -84,7 +82,7 @@ class _Study:
 
     def __len__(self): return len(self.by_run)
 
-# %% ../../nbs/runs/15_trials.ipynb #ac9289aa
+# %% ../../nbs/runs/15_trials.ipynb #8d8b6b47
 def _row(sweep, name, trial):
     "Of `trial`, whose run is in the folder `name`"
     monitor, run = sweep.plan['monitor'], sweep.run(name)
@@ -94,7 +92,7 @@ def _row(sweep, name, trial):
            monitor: sweep.best_of(values)}
     return row | {f'setting {k}' if k in row else k: v for k, v in trial.params.items()}
 
-# %% ../../nbs/runs/15_trials.ipynb #7c8d30ae
+# %% ../../nbs/runs/15_trials.ipynb #1ef988cf
 class _Rows(_Study):
     "A row for each trial, and the best one"
     @property
@@ -119,7 +117,7 @@ class _Rows(_Study):
         best = max if self.plan['mode'] == 'max' else min
         return best((o for o in values if o == o), default=math.nan)
 
-# %% ../../nbs/runs/15_trials.ipynb #tr000010
+# %% ../../nbs/runs/15_trials.ipynb #2c135613
 _ORDER = 'done', 'running', 'starting', 'waiting', 'paused', 'stopped', 'failed', 'died'
 
 def counts_of(rows: list[dict]) -> list[str]:
@@ -130,11 +128,7 @@ def counts_of(rows: list[dict]) -> list[str]:
 
 def _text(v): return format_value(v) if isinstance(v, float) else str(v)
 
-class _Curves(Values):
-    "The monitored values of trials, perhaps none yet"
-    is_live = True
-
-# %% ../../nbs/runs/15_trials.ipynb #a3bb14f6
+# %% ../../nbs/runs/15_trials.ipynb #2696b767
 class Trials(_Rows, Shown):
     "The trials of a sweep; `sweep` returns one, and `Trials(folder)` reads one"
     def title(self) -> str:
@@ -154,9 +148,8 @@ class Trials(_Rows, Shown):
         rows = self.trials if rows is None else rows
         return html_table(self.rows(rows), bold=0 if self._has_best(rows) else None)
 
-    def chart(self, rows: list[dict]|None = None) -> Chart:
+    def chart(self, rows: list[dict]|None = None) -> Chart|None:    # None without a value
         "Draw the monitored values of all trials, those of the best in colour"
         rows = self.trials if rows is None else rows
-        sources = [self._source(o['run']) for o in rows]
-        values = _Curves(sources, self.plan['monitor'], 'epoch', self.plan['mode'])
-        return chart_of(values, {0: 0} if self._has_best(rows) else {}, fits_all=True)
+        sources = [self._source(name) for name in sorted(o['run'] for o in rows)]
+        return Comparison(sources, self.plan['monitor'], mode=self.plan['mode']).chart()
