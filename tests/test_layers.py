@@ -1,5 +1,5 @@
 "The house: which wing may import which, what nobody may import at the top of a module, and what an import costs."
-import ast, subprocess, sys
+import ast, re, subprocess, sys
 from pathlib import Path
 
 lib = Path(__file__).parents[1]/'trainer_nb'
@@ -65,6 +65,9 @@ def test_front_doors_offer_what_is_used():
             and (o.level == 2 or (o.module or '').startswith('trainer_nb.') or name in ('learner', 'all'))
             for a in o.names}
     used = {(m.removeprefix('trainer_nb.'), name) for m, name in used}
+    pages = ' '.join(o.read_text(encoding='utf-8') for o in lib.parent.glob('nbs/*/*.ipynb'))
+    used |= {(wing, name) for wing, names in re.findall(r'from trainer_nb\.(\w+) import ([\w, ]+)', pages)
+             for name in names.split(', ')}
     for wing in MAY_IMPORT.keys() - {'learner', 'all', '__main__'}:
         door = ast.parse((lib/wing/'__init__.py').read_text(encoding='utf-8'))
         idle = {a.name for o in door.body if isinstance(o, ast.ImportFrom)

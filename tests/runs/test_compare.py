@@ -11,7 +11,7 @@ from trainer_nb.all import Comparison, GradAccum, History, LambdaHook, Learner, 
 from trainer_nb.draw import COLORS
 from trainer_nb.runs.compare import CompareView, Source
 from trainer_nb.runs.engine import now_here
-from trainer_nb.runs.folder import RunFolder, Status, answer, ask, pending
+from trainer_nb.runs.folder import RunFolder, RunStatus, answer, ask, pending
 from trainer_nb.runs.record import RecordTail, RunRecord
 from trainer_nb.runs.table import main
 from trainer_nb.runs.view import View
@@ -311,7 +311,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     view = View(folder, RecordTail(folder.record))
     view.tail.update()
-    view.areas.append(view._open_area(Status('running', '', {})))
+    view.areas.append(view._open_area(RunStatus('running', '', {})))
     stored = cell[1]
     compared, seen = watched(tmp_path)
     compared.draw()

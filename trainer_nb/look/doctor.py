@@ -298,13 +298,13 @@ class Diagnosis(Shown):
 
     def __contains__(self, name): return any(o.name == name for o in self.findings)
 
-    def title(self):
+    def title(self) -> str:
         n = len(self.findings)
         found = f'{n} likely mistake{"" if n == 1 else "s"}' if n else 'no mistake found'
         return f'{found}; looked at {self.looked_at}'
 
-    def rows(self): return [['check', 'seen', 'what to do'], *self.findings]
-    def notes(self): return self.frozen
+    def rows(self) -> list: return [['check', 'seen', 'what to do'], *self.findings]
+    def notes(self) -> list[str]: return self.frozen
     def __repr__(self): return '\n'.join([self.title(), *(f'* {o}' for o in self.findings), *self.frozen])
 
 # %% ../../nbs/look/09_doctor.ipynb #b10d087b

@@ -18,7 +18,7 @@ from ..draw import attended_kernel, current_cell, marimo_outputs, reaches
 from ..loop import History, Learner, as_hooks
 from ..save import read_checkpoint, read_state
 from .engine import engine_of
-from .folder import Request, RunFolder, Status, answer, ask, pending, printable_lines, read_status
+from .folder import Request, RunFolder, RunStatus, answer, ask, pending, printable_lines, read_status
 from .folder import revived
 from .fork import Branch, Change, branch_of, fork_run
 from .program import load_program, spawn, submit, versions
@@ -50,7 +50,7 @@ class _Window:
         return self.state.state
 
     @property
-    def state(self) -> Status:
+    def state(self) -> RunStatus:
         "The status with its details"
         status = read_status(self.folder)
         if status.is_over and status.state != 'missing' and self._view is not None:
@@ -274,7 +274,7 @@ def _check_restart(window):     # raises RuntimeError
     if status.state == 'done':
         raise RuntimeError(f'the run is done ({status.note}): there is nothing left to do')
 
-def _check_delete(window):      # `Status`; raises RuntimeError
+def _check_delete(window):      # `RunStatus`; raises RuntimeError
     if not window.folder.is_run:
         raise RuntimeError(f'{window.path.name} holds no run: nothing is deleted')
     if window.path.is_symlink():

@@ -17,8 +17,8 @@ from typing import Any
 from ..base import format_time, printable
 from ..draw import Plot, attended_kernel, cell_thread, current_cell, widget_view
 from ..loop import History
-from ..show import STATES, Budget, ButtonRow, Notebook, Status as Line, front_end, html_stale
-from .folder import Request, RunFolder, Status, ask, count_of, read_status
+from ..show import STATES, Budget, ButtonRow, Notebook, Status, front_end, html_stale
+from .folder import Request, RunFolder, RunStatus, ask, count_of, read_status
 from .fork import branch_of
 from .record import RecordTail
 
@@ -139,7 +139,7 @@ class Stored:
         return {'text/html': f'{style}<div class="{name}">{html}</div>', 'text/plain': text}
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3
-def status_line(name: str, status: Status, history: History, first: int = 0) -> str:
+def status_line(name: str, status: RunStatus, history: History, first: int = 0) -> str:
     "Describe in one line where a run is, which has `first` epochs of another one"
     o, end = status.data or {}, count_of(status.data or {}, 'end')
     if status.state not in ('running', 'paused'):
@@ -291,14 +291,14 @@ class _RunOutput(LiveView):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status) if is_plotted else (None, None)
         advice = '' if status.is_over else self.advice
-        for area in areas: area.draw(Line(line, share=share, state=state), chart, table, advice)
+        for area in areas: area.draw(Status(line, share=share, state=state), chart, table, advice)
         self.drawn_at = monotonic()
         if is_plotted: self.plotted_at = self.drawn_at
 
     def _close_area(self, area, status):
         line, share, state = self.contents.head(status)
         table, chart = self.contents.below(status)
-        area.end(Line(line, share=share, state=state), chart, table, self.contents.table())
+        area.end(Status(line, share=share, state=state), chart, table, self.contents.table())
 
 # %% ../../nbs/runs/05_view.ipynb #vi30vi
 class View(_RunOutput):
