@@ -316,7 +316,8 @@ class Accumulator:
         columns, found = self.columns, {}       # found: name of a value of metric objects → (it, samples) of each set
         if columns.n == columns.start: return {}
         names = [*dict.fromkeys(chain.from_iterable(world.all_gather(columns.names_with_mean())))]
-        totals = world.sum(torch.tensor(columns.totals(names), dtype=torch.float64)).tolist()
+        totals = columns.totals(names)
+        if world.size > 1: totals = world.sum(torch.tensor(totals, dtype=torch.float64)).tolist()
         res = {k.removeprefix(self.prefix): total/w if w else math.nan for k, (total, w) in zip(names, totals)}
         for m, of_set, o in self.objects.values():
             if m.name in self.left_out: continue
@@ -328,7 +329,7 @@ class Accumulator:
         for name, pairs in found.items():
             n = sum(n for _, n in pairs)
             res[name] = pairs[0][0] if len(pairs) == 1 else sum(v*n for v, n in pairs)/n if n else math.nan
-        for m in self.metrics:
+        for m in self.metrics if self.batches else ():
             if not m.whole: continue
             batches = [*filter(None, chain(*zip_longest(*world.all_gather(self._on_host()[m.name]))))]
             for s in dict.fromkeys(['', *self.sets]):

@@ -176,10 +176,10 @@ class History(Shown):
         """Return the row that table and picture mark: that whose weights were restored, or the latest fit's best one
 
         None if the weights are those of a validation in the middle of an epoch, which has no row in the table, or if
-        something is wrong with the losses of training, see `trouble`.
+        the losses of training have diverged.
         """
         first, kept = max(first, self.latest.first), self.latest.kept
-        if kept is None: return None if self._fault(first) else self.best(first)
+        if kept is None: return None if self._divergence(first) else self.best(first)
         found = (i for i in range(first, len(self)) if self.epoch_rows[i].get('epoch') == kept['epoch'])
         return next((i for i in found if kept.get('batch', self.ends[i]) == self.ends[i]), None)
 
@@ -188,31 +188,39 @@ class History(Shown):
         where, n = f'epoch {row["epoch"]}', row.get('batch')
         return where if n is None or n in self.ends else f'{where}, after batch {n}'
 
-    def _fault(self, first):
-        "Say what is wrong with the training losses of epochs from `first` on, beside nan; '' for nothing"
+    def _course(self, first):
+        "The training losses of the first batches from an epoch on, in order of size, and of the epochs"
         start = self.ends[first - 1] if first else 0
-        early = sorted(self.columns.values.get('train_loss', ())[start:start + 5])
-        losses = [row['train_loss'] for row in self.epoch_rows[first:] if 'train_loss' in row]
-        if not (early and losses): return ''
-        old, new, least = early[len(early)//2], losses[0], min(losses)
-        if least > 10*old > 0: return f'the loss has risen to more than ten times its first values: {_CALMER}'
-        if len(losses) < 2: return ''
-        is_as_fast = losses[-2] - losses[-1] > (new - losses[1])/2
-        if is_as_fast and least < -10*max(abs(early[-1]), 1):
-            return f'the loss falls without bound, to {format_value(least)}'
-        is_flat = least > new - .001*abs(new) and new > old - .1*abs(old)       # and has not fallen before
-        return 'the loss has not fallen' if is_flat and not start else ''
+        return (sorted(self.columns.values.get('train_loss', ())[start:start + 5]) or [math.inf],
+                [row['train_loss'] for row in self.epoch_rows[first:] if 'train_loss' in row])
+
+    def _divergence(self, first):
+        "Say how the training losses of epochs from `first` on have diverged; '' if they have not"
+        early, losses = self._course(first)
+        if losses and min(losses) > 10*early[len(early)//2] > 0:
+            return f'the loss has risen to more than ten times its first values: {_CALMER}'
+        is_as_fast = losses[1:] and losses[-2] - losses[-1] > (losses[0] - losses[1])/2
+        if not is_as_fast or min(losses) >= -10*max(abs(early[-1]), 1): return ''
+        return f'the loss falls without bound, to {format_value(min(losses))}'
+
+    def _is_flat(self):
+        "Whether the training loss has not fallen, from the first batches on"
+        early, losses = self._course(0)
+        if not losses[1:]: return False
+        old, new = early[len(early)//2], losses[0]
+        return min(losses) > new - .001*abs(new) and new > old - .1*abs(old)
 
     @property
     def trouble(self) -> str:  # '' for none
         "Say what is wrong with the losses of the latest fit, and what helps"
-        valid_loss = self.epoch_rows[-1].get('valid_loss', 0.) if len(self) else 0.
+        valid_loss, first = self.epoch_rows[-1].get('valid_loss', 0.) if len(self) else 0., self.latest.first
         if n := self.bad_from:
             what = f'train_loss is nan since batch {n} (epoch {self.plot_data().epoch_at(n)})'
             if self.latest.cause: return f'{what}: {self.latest.cause}'
             what += f': {_CALMER}'
         elif not math.isfinite(valid_loss): what = f'valid_loss is {valid_loss}'
-        else: what = self._fault(self.latest.first)
+        else: what = self._divergence(first)
+        if not what and not first and self._is_flat(): what = 'the loss has not fallen'
         return what and f'{what}; learn.doctor() looks for the cause'
 
     def outcome(self) -> str:
