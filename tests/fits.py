@@ -39,7 +39,7 @@ def start(
     sleep = LambdaHook(after_backward=lambda learn: time.sleep(step_s))
     return make_learner(hooks=[sleep, *hooks],
                         **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy],
-                           'display': True, **kwargs})
+                           'lr': .02, 'display': True, **kwargs})
 
 def asked(learn): return any(not callable(o) for o in learn.requests)      # to stop; displays ask to be updated
 

@@ -382,7 +382,7 @@ class Chart:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from PIL import Image       # with which matplotlib writes pictures; few colours take a third of the bytes
         colors = {INK, GREY, *(o.color for p in self.panels for o in p.lines)}
-        shades, palette = np.linspace(255, [[*bytes.fromhex(o[1:])] for o in colors], 8), Image.new('P', (1, 1))
+        shades, palette = np.linspace(255, [[*bytes.fromhex(o[1:])] for o in colors], 4), Image.new('P', (1, 1))
         palette.putpalette(shades.astype('u1').tobytes())
         with style.context('default'):
             fig, file = self.figure(), BytesIO()

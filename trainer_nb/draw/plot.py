@@ -151,9 +151,9 @@ class _View:
         return lines
 
     def _texts(self, steps, columns):
-        "Texts under the pointer, at most 60: columns by batch, and those of the nearest row that has some; flags"
+        "Texts under the pointer, at most 45: columns by batch, and those of the nearest row that has some; flags"
         places, end, res = next(iter(self.curves.values()), [[]])[0], self.first, {}
-        at, shown = np.array([n for n, row in self.rows.items() if {*columns} & {*row}]), evenly(len(places), 60)
+        at, shown = np.array([n for n, row in self.rows.items() if {*columns} & {*row}]), evenly(len(places), 45)
         for i, x in enumerate(places):
             start, end, words = end + 1, round(2*x) - end - 1, []
             if i not in shown: continue

@@ -284,6 +284,10 @@ class History(Shown):
 
     def _repr_html_(self): return f'<div>{escape(self.title())}</div>{self.picture()}{self.html()}'
 
+    def _repr_mimebundle_(self, **kwargs):
+        data, sizes = super()._repr_mimebundle_(**kwargs)
+        return {**data, 'text/plain': f'{self.title()}\n{self}'.strip()}, sizes
+
     def __getitem__(self, name):
         raise TypeError(
             f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
