@@ -16,7 +16,7 @@ FIT = '''class Checkpoint(Hook):
     def save(self, learn): print('saved', flush=True)
 {work}
 controls = Controls()
-learn = start(controls, Checkpoint(), LambdaHook(before_step=work))
+learn = start(controls, Checkpoint(), LambdaHook(before_step=work), lr=.001)
 learn.fit(10**6)'''
 SEEN = '''import json
 print(json.dumps({'flags': [o for _, o in learn.history.flags], 'cancelled': learn.cancelled,

@@ -151,9 +151,11 @@ class _View:
         return lines
 
     def _texts(self, steps, columns):
-        "Texts under the pointer, at most 45: columns by batch, and those of the nearest row that has some; flags"
+        "Texts under the pointer at 45 places and at flags: columns by batch, and those of the nearest row with some"
         places, end, res = next(iter(self.curves.values()), [[]])[0], self.first, {}
-        at, shown = np.array([n for n, row in self.rows.items() if {*columns} & {*row}]), evenly(len(places), 45)
+        at = np.array([n for n, row in self.rows.items() if {*columns} & {*row}])
+        flags = [(np.abs(np.subtract(places, n)).argmin(), n, what) for n, what in self.flags if steps and places]
+        shown = {*evenly(len(places), 45), *(i for i, *_ in flags)}
         for i, x in enumerate(places):
             start, end, words = end + 1, round(2*x) - end - 1, []
             if i not in shown: continue
@@ -168,9 +170,7 @@ class _View:
             if words[16:]: words[15:] = [f'and {len(words) - 15} more']
             which = f'batch {end}' if end == start else f'batches {start} to {end}'
             res[x] = '\n'.join([f'epoch {self.data.epoch_at(end)}, {which}', *words])
-        for n, what in reversed(self.flags if steps and res else ()):
-            x = min(res, key=lambda x: abs(x - n))      # noqa: B023
-            res[x] = f'△ {what}, after batch {n}\n{res[x]}'
+        for i, n, what in reversed(flags): res[places[i]] = f'△ {what}, after batch {n}\n{res[places[i]]}'
         return [*res.items()]
 
     # panels
