@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ..data import end_workers
-from ..loop import History, Hook, Learner, TrainingInterrupted, as_count, as_hooks
+from ..loop import History, Hook, Learner, Plan, TrainingInterrupted, as_count, as_hooks
 from .accelerate import Accelerate, accelerate_hook
 from .world import forget, is_lost
 
@@ -181,6 +181,8 @@ def launch(
         'a sharded model stays sharded until its process ends, and this one goes on: use '
         'learn.start(n_epochs, n_procs=N), or torchrun')
     _check_fork(n, hook.on_cpu)
+    if not resumes:     # a process that refuses them may end before this one has met it
+        Plan(n_epochs, **{k: v for k, v in kwargs.items() if hasattr(Plan, k)}).check(learn.valid_dl)
     for dl in learn.train_dl, learn.valid_dl: end_workers(dl)
     try: forked(go, n, timeout_s, hook.on_cpu)
     except TrainingInterrupted as e:
