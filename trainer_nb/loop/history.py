@@ -230,10 +230,11 @@ class History(Shown):
         if not self.n_steps: return 'nothing is trained yet'
         res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{self.n_steps} batches'
         if n < (latest.n_epochs or 0): res = f'{n} of {latest.n_epochs} epochs, as asked'
-        res = f'{res}, but {self.trouble};' if self.trouble else f'done: {res},'
+        trouble = self.trouble
+        res = f'{res}, but {trouble};' if trouble else f'done: {res},'
         row, column, whose = latest.kept, latest.monitor[0], ', whose weights learn has'
         if row is None:
-            if best is None or self.trouble: return res[:-1]
+            if best is None or trouble: return res[:-1]
             row = self.epoch_rows[best]
             if best < len(self) - 1: whose = f'; learn has the weights of epoch {self.epoch_rows[-1]["epoch"]}'
         return f'{res} best {column} {format_value(row.get(column, math.nan))} in {self.place(row)}{whose}'
