@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'PAPER', 'RAW', 'SIZE', 'DARK', 'themed', 'Rich', 'text_table',
            'html_table', 'html_img', 'blank_figure', 'tint', 'new_figure', 'running_shell', 'marimo_outputs',
-           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'marimo_view', 'widget_view', 'close_widgets',
-           'attended_kernel', 'Shown']
+           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'marimo_view', 'widget_view', 'lost_widget',
+           'close_widgets', 'attended_kernel', 'Shown']
 
 # %% ../../nbs/draw/03_page.ipynb #73ca4aec
 import sys, threading, warnings
@@ -185,6 +185,10 @@ def widget_view(widget: Any) -> dict[str, dict]:
     "Return the part of a MIME bundle that shows an ipywidget"
     view = dict(version_major=2, version_minor=0, model_id=widget.model_id)
     return {'application/vnd.jupyter.widget-view+json': view}
+
+def lost_widget(beside: str) -> str:   # ':has(+ * .name)': above HTML of a class; ':has(.name) + *': below it
+    "Write the CSS selector of what JupyterLab shows in place of a widget that no kernel has, an error"
+    return f'.jp-OutputArea-child{beside} > .jupyter-widgets:not(:has(*))'
 
 def close_widgets(*widgets: Any) -> None:
     "Remove widgets from the kernel, with their layouts and styles"

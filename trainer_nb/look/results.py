@@ -24,7 +24,7 @@ from ..base import batch_size, cut_name, folded, format_value, map_tensors, open
 from ..data import is_stock, rng_states, set_rng_states, sets_of
 from trainer_nb.draw import (
     COLORS, Chart, Line, Panel, Rich, Shown, attended_kernel, html_img, html_table, limits,
-    show_bundle, text_table, widget_view
+    lost_widget, show_bundle, text_table, widget_view
 )
 from ..loop import Hook, Joined, Learner, as_scores, class_names, ignored_id, maker_of, trains_loss
 from .samples import Look, Sample, SampleView, are_samples, batch_parts, sample_of, samples_in
@@ -290,8 +290,8 @@ class Confusion(Shown):
         name = f'tnb-{live.model_id}'
         live.add_class('tnb-cells').add_class(name)
         # where the buttons are, the table hides; and in a saved notebook what is left of them, an error of ipywidgets
-        hidden = (f'<style>body:has(.{name}) .{name}-table,.jp-OutputArea-child:has(.{name}-table) + * > '
-                  f'.jupyter-widgets:not(:has(*)){{display:none}} .{name} .widget-gridbox>'
+        lost = lost_widget(f':has(.{name}-table) + *')
+        hidden = (f'<style>body:has(.{name}) .{name}-table,{lost}{{display:none}} .{name} .widget-gridbox>'
                   f'div:nth-child({len(self.counts) + 1}n+1){{justify-content:flex-end}}</style>')
         html = f'{hidden}<div class="{name}-table">{self._repr_html_()}</div>'
         show_bundle({'text/html': html, 'text/plain': repr(self)})

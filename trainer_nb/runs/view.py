@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from ..base import format_time, printable
-from ..draw import Plot, attended_kernel, cell_thread, current_cell, widget_view
+from ..draw import Plot, attended_kernel, cell_thread, current_cell, lost_widget, widget_view
 from ..loop import History
 from ..show import STATES, Budget, ButtonRow, Notebook, Status, front_end, html_stale
 from .folder import Request, RunFolder, RunStatus, ask, count_of, read_status
@@ -134,8 +134,8 @@ class Stored:
         self.next, self.gap_s = monotonic() + self.gap_s, min(2*self.gap_s, self.every_s)
         name = f'{self.token}-stored'
         # where the widget is, it hides; without the kernel, what is left of the widget does, an error of ipywidgets
-        style = (f'<style>body:has(.{self.token}-live) .{name},.jp-OutputArea-child:has(+ * .{name}) > '
-                 '.jupyter-widgets:not(:has(*)){display:none}</style>')
+        lost = lost_widget(f':has(+ * .{name})')
+        style = f'<style>body:has(.{self.token}-live) .{name},{lost}{{display:none}}</style>'
         return {'text/html': f'{style}<div class="{name}">{html}</div>', 'text/plain': text}
 
 # %% ../../nbs/runs/05_view.ipynb #f511eed3

@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 from ..base import format_time, format_value, printable
 from ..data import length
 from trainer_nb.draw import (
-    ALARM, COLORS, GREY, Chart, Plot, current_cell, marimo_outputs, running_shell, show_bundle,
-    text_table
+    ALARM, COLORS, GREY, Chart, Plot, current_cell, lost_widget, marimo_outputs, running_shell,
+    show_bundle, text_table
 )
 from ..loop import ENDS, History, Learner, MainProcessHook, rank
 
@@ -90,7 +90,7 @@ def _named(values, most=8):
     return res if len(res) <= most else [*res[:most], f'and {len(res) - most} more']
 
 # the buttons above it, in a notebook that was saved with them and is opened without their kernel
-_NO_ERROR = '<style>.jp-OutputArea-child:has(+ * .tnb-live) > .jupyter-widgets:not(:has(*)){display:none}</style>'
+_NO_ERROR = f'<style>{lost_widget(":has(+ * .tnb-live)")}{{display:none}}</style>'
 
 @dataclass
 class Status:
