@@ -23,6 +23,7 @@ from nbdev.clean import nbdev_clean
 from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.process import extract_directives
+from traitlets import default
 
 os.environ.update(      # the same sums, in the same order, on many machines
     OMP_NUM_THREADS='1', ATEN_CPU_CAPABILITY='avx2', ONEDNN_MAX_CPU_ISA='AVX2', MKL_CBWR='COMPATIBLE',
@@ -46,6 +47,9 @@ class Runner(NotebookClient):
 
 class Forked(AsyncKernelManager):
     "Its kernels are forked from a process that has imported torch: see `_fork.py`"
+    @default('transport')
+    def _no_ports(self): return 'ipc'   # two kernels that start at the same time may choose the same free port
+
     def format_kernel_cmd(self, extra_arguments=None):
         return [sys.executable, '-SE', fork, os.environ['TRAINER_NB_FORK'], '-f', self.connection_file,
                 *(extra_arguments or ())]
@@ -118,6 +122,7 @@ def main(*args):
     n_workers = max(2, os.cpu_count() or 2)
     with TemporaryDirectory() as folder:
         os.environ['TRAINER_NB_FORK'] = path = f'{folder}/kernels'
+        os.environ['JUPYTER_RUNTIME_DIR'] = folder      # sockets need short paths
         with subprocess.Popen([sys.executable, fork, 'serve', path], stdout=subprocess.PIPE, text=True) as server:
             server.stdout.readline()
             try:
