@@ -13,6 +13,7 @@ from itertools import repeat
 from math import isclose
 from multiprocessing import get_context
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory, gettempdir
 from time import perf_counter
 
@@ -48,7 +49,10 @@ class Runner(NotebookClient):
 class Forked(AsyncKernelManager):
     "Its kernels are forked from a process that has imported torch: see `_fork.py`"
     @default('transport')
-    def _no_ports(self): return 'ipc'   # two kernels that start at the same time may choose the same free port
+    def _without_ports(self): return 'ipc'      # of which two that start together may choose the same
+
+    @default('ip')
+    def _socket(self): return f"{os.environ['TRAINER_NB_FORK']}-{token_hex(4)}"
 
     def format_kernel_cmd(self, extra_arguments=None):
         return [sys.executable, '-SE', fork, os.environ['TRAINER_NB_FORK'], '-f', self.connection_file,
@@ -122,7 +126,6 @@ def main(*args):
     n_workers = max(2, os.cpu_count() or 2)
     with TemporaryDirectory() as folder:
         os.environ['TRAINER_NB_FORK'] = path = f'{folder}/kernels'
-        os.environ['JUPYTER_RUNTIME_DIR'] = folder      # sockets need short paths
         with subprocess.Popen([sys.executable, fork, 'serve', path], stdout=subprocess.PIPE, text=True) as server:
             server.stdout.readline()
             try:
