@@ -153,7 +153,7 @@ _STYLE = '''<style>.tnb-matrix .tnb-table.tnb-table :is(td,th){min-width:5.5em;m
 text-align:center;vertical-align:middle;white-space:normal;overflow-wrap:anywhere}
 .tnb-matrix .tnb-table.tnb-table :is(td,th):first-child{max-width:none;text-align:right!important;
 white-space:nowrap!important}
-.tnb-matrix div div{margin:-2px -4px;padding:2px;white-space:pre;line-height:1.3}
+.tnb-matrix div div{margin:-2px -4px}
 .tnb-cells button{width:auto;height:auto;margin:0;padding:2px 0;white-space:pre;line-height:1.3}
 .tnb-cells .widget-gridbox>div{height:auto;margin:0 2px;line-height:1.2;align-items:center;justify-content:center;
 text-align:center;white-space:normal;overflow-wrap:anywhere}
@@ -236,7 +236,8 @@ class Confusion(Shown):
 
     def _tile(self, t, p):
         text, color = self._cell(t, p)
-        return Rich(f'{self.counts[t, p]}', f'<div style="background:{color}">{escape(text)}</div>')
+        style = f'background:{color};min-width:5em;padding:2px;text-align:center;white-space:pre;line-height:1.3'
+        return Rich(f'{self.counts[t, p]}', f'<div style="{style}">{escape(text)}</div>')     # an untrusted page keeps it
 
     def _map(self):
         "Draw the shares of many classes, with names of some, as an SVG that can be read on white and on black"
