@@ -236,7 +236,7 @@ class Confusion(Shown):
 
     def _tile(self, t, p):
         text, color = self._cell(t, p)
-        style = f'background:{color};min-width:5em;padding:2px;text-align:center;white-space:pre;line-height:1.3'
+        style = f'background:{color};min-width:4em;padding:2px;text-align:center;white-space:pre;line-height:1.3'
         return Rich(f'{self.counts[t, p]}', f'<div style="{style}">{escape(text)}</div>')     # an untrusted page keeps it
 
     def _map(self):
