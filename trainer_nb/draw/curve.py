@@ -9,7 +9,6 @@ __all__ = ['smooth', 'Envelope']
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 # %% ../../nbs/draw/01_curve.ipynb #7fee7904
 _LARGEST = 1e300        # sums and differences of such values are finite
@@ -17,8 +16,7 @@ _LARGEST = 1e300        # sums and differences of such values are finite
 def _window_means(totals, counts, half):
     "Divide the totals of each place and of `half` neighbours on each side by their counts; nan where there is no value"
     if not len(totals): return totals
-    padded = np.pad([totals, counts], [(0, 0), (half, half)])
-    totals, n = sliding_window_view(padded, 2*half + 1, 1).sum(2)
+    totals, n = (np.convolve(o, np.ones(2*half + 1))[half:half + len(o)] for o in (totals, counts))
     return np.where(counts > 0, totals/np.maximum(n, 1), np.nan)
 
 def _default_half(n: int) -> int:
@@ -80,10 +78,6 @@ class Envelope:
             # the last bin of an open epoch may be joined to the one before
             self.bins, self.size = self._at_most(bins, self.most + (self.n not in self.ends[-1:]))
 
-    def end_epoch(self) -> None:
-        "Note that an epoch ends with the newest value"
-        self.extend((), [self.n])
-
     def _starts(self, bins):
         "The first value of each bin, and the start and the end of its epoch"
         at = self.first + (np.cumsum(bins[4]) - bins[4]).astype(int)
@@ -95,8 +89,7 @@ class Envelope:
         at, start, end = self._starts(bins)
         holder = np.where(end - start <= size//4, -end//max(size//2, 1) - 1, start + (at - start)//size*size)
         first = np.flatnonzero(np.diff(holder, prepend=-_OPEN))
-        return np.vstack([np.fmin.reduceat(bins[:1], first, 1), np.fmax.reduceat(bins[1:2], first, 1),
-                          np.add.reduceat(bins[2:], first, 1)])
+        return np.stack([f.reduceat(row, first) for f, row in zip((np.fmin, np.fmax, *[np.add]*3), bins)])
 
     def _at_most(self, bins, most):
         "Join bins until there are at most so many; return them, and the longest that one may be"
@@ -124,7 +117,6 @@ class Envelope:
         if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 4     # its epochs are steep
         ys = _balanced(_window_means(totals, counts, half), epoch, goal, counts, is_positive)
         span = f'±{half*size}' if half else f'{lengths.max():.0f}'
-        right, is_wide = self.first + np.cumsum(lengths), lengths > 1
-        sides = np.stack([right - lengths + 1, right], 1)       # a bin is drawn from its first to its last value
-        return (sides[np.stack([lengths > 0, is_wide], 1)].tolist(), np.repeat(ys, 1 + is_wide).tolist(),
-                '' if span == '1' else f'mean of {span} batches')
+        right = self.first + np.cumsum(lengths)     # a bin is drawn from its first to its last value
+        xs, at = np.unique([right - lengths + 1, right], return_index=True)
+        return xs.tolist(), ys[at % len(ys)].tolist(), '' if span == '1' else f'mean of {span} batches'
