@@ -11,7 +11,7 @@ from trainer_nb.base import format_value
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, SIZE, Chart, Envelope, Line, Panel, Plot, limits, smooth
 )
-from trainer_nb.draw.chart import legend_rows, ticks
+from trainer_nb.draw.chart import ticks
 from trainer_nb.draw.page import DARK, INK, STYLES
 from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
@@ -311,9 +311,9 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
     assert {'train_loss, mean of ±5 batches', 'each batch', 'valid_loss', 'lr 0.1'} <= legend.keys()
     assert 'training' in legend
     for p in chart.panels:
-        for row in legend_rows(p.lines, p.width):
+        for row in p.legend():
             for (x, o), (x2, _) in zip(row, row[1:]): assert x2 - x > 15 + 6*len(o.name)
-            assert len(row) == 1 or row[-1][0] + 15 + 6*len(row[-1][1].name) <= p.width + 1
+            assert len(row) == 1 or row[-1][0] + 15 + 6*len(row[-1][1].name) <= p.right + 1
         assert p.height > 20
     assert all(0 <= y <= chart.height and 0 <= x <= chart.width for x, y, *_ in drawn.words)
 
@@ -409,6 +409,20 @@ def test_notes_stay_inside_their_panel():
     note, = (o.name for o in panel.lines if o.name.startswith('not drawn'))
     assert note == 'not drawn: valid_city_11_loss and 4 more'
     assert ImageFont.truetype(FONT, SIZE).getlength(note) <= panel.width - 12
+
+def test_names_and_numbers_beside_axes_have_room():
+    "A view that begins late had 'batch3000'; numbers of metrics that hardly change reached into the next panel"
+    metrics = {f'valid_m{k}': [10.**-k*(1 + e/1e6) for e in range(3)] for k in range(6)}
+    h, font = history([1.]*4200, [1., .9, .8], metrics=metrics), ImageFont.truetype(FONT, SIZE)
+    for first in 0, 2799, 2999:
+        chart = Plot(first).chart(h.plot_data())
+        words = Drawn(chart.svg()).words
+        for p in chart.panels:
+            beside = [font.getlength(o[2]) for o in words if o[0] == round(p.left - 5) and p.top < o[1] < p.bottom + 5]
+            assert len(beside) > 1 and max(beside) < 67
+            below = [o for o in words if o[1] == round(p.bottom + 17) and p.left - 9 < o[0] < p.right + 9]
+            if p.below: assert below[-1][2] == 'batch' and all(
+                o[0] - font.getlength(o[2])/2 > below[-1][0] for o in below[:-1])
 
 def test_a_warning_of_nan_names_the_line_that_called():
     x = torch.ones(8, 1)

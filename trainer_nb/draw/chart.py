@@ -216,8 +216,7 @@ class Panel:
 
     def _arrows(self):
         "The values of the lowest and of the highest point, if they are outside"
-        known = sorted((y, x) for o in self.lines if o.may_leave
-                       for x, y, p in zip(o.xs, o.ys, self.place(o.xs, o.ys)) if p)
+        known = sorted((y, x) for o in self.lines if o.may_leave for x, y in zip(o.xs, o.ys) if math.isfinite(y))
         low, high = self.ylim
         for y, x in {*known[:1], *known[-1:]}:
             if low <= y <= high: continue

@@ -19,19 +19,15 @@ def _window_means(totals, counts, half):
     totals, n = (np.convolve(o, np.ones(2*half + 1))[half:half + len(o)] for o in (totals, counts))
     return np.where(counts > 0, totals/np.maximum(n, 1), np.nan)
 
-def _default_half(n: int) -> int:
+def _half(n: int) -> int:
     "Choose how many neighbours on each side count: a twelfth of `n`, at most 10 or a 30th"
     return min(max(10, n//30), n//12)
 
-def smooth(
-    values: Sequence[float],
-    half: int | None = None,    # neighbours on each side; None: at most a twelfth of all
-) -> list[float]:               # nan where a value is not finite
+def smooth(values: Sequence[float]) -> list[float]:     # nan where a value is not finite
     "Replace each value by the mean of its neighbourhood, without lag: inside, a straight line stays one"
     ys = np.asarray(values, float)
     known = np.abs(ys) <= _LARGEST
-    half = _default_half(len(ys)) if half is None else half
-    return _window_means(np.where(known, ys, 0.), known, half).tolist()
+    return _window_means(np.where(known, ys, 0.), known, _half(len(ys))).tolist()
 
 # %% ../../nbs/draw/01_curve.ipynb #bf094167
 def _means(epoch, totals, counts):
@@ -113,7 +109,7 @@ class Envelope:
         _, start, end = self._starts(bins)
         epoch = np.unique(start, return_inverse=True)[1]
         goal, is_positive = _means(epoch, np.where(end < _OPEN, totals, np.nan), counts), np.fmin.reduce(low) > 0
-        half = min(_default_half(self.n - self.first)//size, (np.bincount(epoch).max() - 1)//2)
+        half = min(_half(self.n - self.first)//size, (np.bincount(epoch).max() - 1)//2)
         if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 4     # its epochs are steep
         ys = _balanced(_window_means(totals, counts, half), epoch, goal, counts, is_positive)
         span = f'±{half*size}' if half else f'{lengths.max():.0f}'

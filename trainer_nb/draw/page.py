@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'PAPER', 'RAW', 'SIZE', 'DARK', 'themed', 'Rich', 'text_table',
            'html_table', 'html_img', 'blank_figure', 'tint', 'new_figure', 'running_shell', 'marimo_outputs',
-           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'widget_view', 'lost_widget', 'close_widgets',
-           'attended_kernel', 'Shown']
+           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'widget_view', 'lost_widget', 'attended_kernel',
+           'Shown']
 
 # %% ../../nbs/draw/03_page.ipynb #73ca4aec
 import sys, threading, warnings
@@ -184,11 +184,6 @@ def widget_view(widget: Any) -> dict[str, dict]:
 def lost_widget(beside: str) -> str:   # ':has(+ * .name)': above HTML of a class; ':has(.name) + *': below it
     "Write the CSS selector of what JupyterLab shows in place of a widget that no kernel has, an error"
     return f'.jp-OutputArea-child{beside} > .jupyter-widgets:not(:has(*))'
-
-def close_widgets(*widgets: Any) -> None:
-    "Remove widgets from the kernel, with their layouts and styles"
-    for w in widgets:
-        for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
 
 def attended_kernel() -> Any:  # ipykernel's kernel, or None
     "Return the kernel if a person can use widgets in it"
