@@ -60,7 +60,7 @@ AXES = {'step': lambda b: b/2, 'batch': float, 'time': lambda b: b/30}
 def at(x, drawn, frame):
     "The value of a horizontal position, by the numbers below"
     words = sorted((wx, float(text.replace('k', 'e3'))) for wx, wy, text, anchor, _ in drawn.words
-                   if anchor == 'middle' and abs(wy - frame[3] - 15) < 1.5)
+                   if anchor == 'middle' and abs(wy - frame[3] - 17) < 1.5)
     (x0, v0), (x1, v1) = words[0], words[-1]
     return v0 + (v1 - v0)*(x - x0)/(x1 - x0)
 

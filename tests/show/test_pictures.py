@@ -11,7 +11,7 @@ from trainer_nb.base import format_value
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, SIZE, Chart, Envelope, Line, Panel, Plot, limits, smooth
 )
-from trainer_nb.draw.chart import legend_rows, ticks
+from trainer_nb.draw.chart import ticks
 from trainer_nb.draw.page import DARK, INK, STYLES
 from trainer_nb.loop.history import History
 from trainer_nb.learner import Learner
@@ -72,7 +72,7 @@ class Drawn:
                     if anchor == 'end' and abs(x - left + 5) < 1 and top - 1 <= wy - 4 <= bottom + 1)
         assert len(at) > 1, at
         (y0, v0), (y1, v1) = at[0], at[-1]
-        is_log = any(text == 'logarithmic' for _, _, text, _, _ in self.words)
+        is_log = any(text == 'log' for _, _, text, _, _ in self.words)
         f, back = (math.log10, lambda v: 10**v) if is_log else (float, float)
         return back(f(v0) + (f(v1) - f(v0))*(y - y0)/(y1 - y0))
 
@@ -311,9 +311,9 @@ def test_legends_wrap_and_what_is_left_out_is_named(names):
     assert {'train_loss, mean of ±5 batches', 'each batch', 'valid_loss', 'lr 0.1'} <= legend.keys()
     assert 'training' in legend
     for p in chart.panels:
-        for row in legend_rows(p.lines, p.width):
+        for row in p.legend():
             for (x, o), (x2, _) in zip(row, row[1:]): assert x2 - x > 15 + 6*len(o.name)
-            assert len(row) == 1 or row[-1][0] + 15 + 6*len(row[-1][1].name) <= p.width + 1
+            assert len(row) == 1 or row[-1][0] + 15 + 6*len(row[-1][1].name) <= p.right + 1
         assert p.height > 20
     assert all(0 <= y <= chart.height and 0 <= x <= chart.width for x, y, *_ in drawn.words)
 
@@ -405,12 +405,24 @@ def test_notes_stay_inside_their_panel():
     "Names of metrics that are not drawn ran into the losses"
     metrics = {f'{side}_city_{k}_accuracy': [.1, .2, .3] for k in range(14) for side in ('train', 'valid')}
     metrics |= {f'valid_city_{k}_loss': [.1, .2, .3] for k in range(14)}
-    panels = [o for o in picture(history([1.]*60, [1., .9, .8], metrics=metrics)).panels if o.note]
-    font = ImageFont.truetype(FONT, SIZE)
-    assert len(panels) == 2
-    for o in panels:
-        assert re.search(r'not drawn: (\w+(, \w+)? and \d+ more|\d+ metrics)$', o.note), o.note
-        assert font.getlength(o.note) <= o.width - 12, o.note
+    panel, *_ = picture(history([1.]*60, [1., .9, .8], metrics=metrics)).panels
+    note, = (o.name for o in panel.lines if o.name.startswith('not drawn'))
+    assert note == 'not drawn: valid_city_11_loss and 4 more'
+    assert ImageFont.truetype(FONT, SIZE).getlength(note) <= panel.width - 12
+
+def test_names_and_numbers_beside_axes_have_room():
+    "A view that begins late had 'batch3000'; numbers of metrics that hardly change reached into the next panel"
+    metrics = {f'valid_m{k}': [10.**-k*(1 + e/1e6) for e in range(3)] for k in range(6)}
+    h, font = history([1.]*4200, [1., .9, .8], metrics=metrics), ImageFont.truetype(FONT, SIZE)
+    for first in 0, 2799, 2999:
+        chart = Plot(first).chart(h.plot_data())
+        words = Drawn(chart.svg()).words
+        for p in chart.panels:
+            beside = [font.getlength(o[2]) for o in words if o[0] == round(p.left - 5) and p.top < o[1] < p.bottom + 5]
+            assert len(beside) > 1 and max(beside) < 67
+            below = [o for o in words if o[1] == round(p.bottom + 17) and p.left - 9 < o[0] < p.right + 9]
+            if p.below: assert below[-1][2] == 'batch' and all(
+                o[0] - font.getlength(o[2])/2 > below[-1][0] for o in below[:-1])
 
 def test_a_warning_of_nan_names_the_line_that_called():
     x = torch.ones(8, 1)
@@ -583,7 +595,7 @@ def test_what_the_pointer_shows_are_the_recorded_values():
 def test_log_is_what_was_asked_for():
     "The same values on the other axis; where a loss is not above 0, an error says so, and there is no switch"
     h = overfit()
-    assert not picture(h).panels[0].ylog and picture(h, log=True).panels[0].note == 'logarithmic'
+    assert not picture(h).panels[0].ylog and 'log' in Drawn(picture(h, log=True).svg()).texts()
     ax = h.plot(log=True).axes[0]
     assert ax.get_yscale() == 'log' and h.plot(log=False).axes[0].get_yscale() == 'linear'
     chart = Plot().final(h.plot_data())
@@ -608,7 +620,6 @@ def test_the_box_and_its_label_are_of_their_own_picture():
 
 def test_the_picture_has_exactly_the_colours_of_its_legend_and_no_words_on_each_other():
     chart = picture(overfit(), log=True)
-    chart.panels[0].note = 'logarithmic since batch 352'*2
     image = Image.open(io.BytesIO(chart.png()[0])).convert('RGB')
     known = {color for _, color in image.getcolors()}
     named = [o for p in chart.panels for o in p.lines if o.name]
@@ -616,19 +627,18 @@ def test_the_picture_has_exactly_the_colours_of_its_legend_and_no_words_on_each_
     drawn = Drawn(chart.svg())
     for o in named: assert (o.mark, o.color) in [(word[2], word[4]) for word in drawn.words]
     height = {text: y for _, y, text, *_ in drawn.words}
-    said = [height[o] for o in height if o.startswith(('logarithmic since', 'best', 'since then'))]
-    assert len(said) == 3 and min(b - a for a, b in zip(sorted(said), sorted(said)[1:])) >= 12
+    said = [height[o] for o in height if o.startswith(('best', 'since then'))]
+    assert len(said) == 2 and abs(said[1] - said[0]) == 15 and height['log'] < chart.panels[0].top
 
 def test_an_axis_that_changes_in_mid_run_says_since_when():
     h = History()
     h.columns.extend(50, {'train_loss': [1.]*50})
     plot = Plot()
-    def note(end): return plot.chart(h.plot_data(), end).panels[0].note
-    assert note(100) == ''
+    def note(end): return [o.name for o in plot.chart(h.plot_data(), end).panels[0].lines if 'since' in o.name]
+    assert not note(100)
     h.columns.extend(2, {'train_loss': [1e3, 1.]})
     plot.chart(h.plot_data(), log=True)     # of no account
     for loss in 500., .01, .01:
         h.valid_rows.append({'batch': h.n_steps, 'epoch': 0, 'valid_loss': loss})
         h.columns.extend(100, {'train_loss': [.01]*100})
-    notes = note(1000), note(1000), picture(h).panels[0].note
-    assert notes == ('logarithmic since batch 352', 'logarithmic since batch 352', 'logarithmic')
+    assert note(1000) == note(1000) == ['logarithmic since batch 352']

@@ -9,7 +9,6 @@ __all__ = ['smooth', 'Envelope']
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 # %% ../../nbs/draw/01_curve.ipynb #7fee7904
 _LARGEST = 1e300        # sums and differences of such values are finite
@@ -17,23 +16,18 @@ _LARGEST = 1e300        # sums and differences of such values are finite
 def _window_means(totals, counts, half):
     "Divide the totals of each place and of `half` neighbours on each side by their counts; nan where there is no value"
     if not len(totals): return totals
-    padded = np.pad([totals, counts], [(0, 0), (half, half)])
-    totals, n = sliding_window_view(padded, 2*half + 1, 1).sum(2)
+    totals, n = (np.convolve(o, np.ones(2*half + 1))[half:half + len(o)] for o in (totals, counts))
     return np.where(counts > 0, totals/np.maximum(n, 1), np.nan)
 
-def _default_half(n: int) -> int:
+def _half(n: int) -> int:
     "Choose how many neighbours on each side count: a twelfth of `n`, at most 10 or a 30th"
     return min(max(10, n//30), n//12)
 
-def smooth(
-    values: Sequence[float],
-    half: int | None = None,    # neighbours on each side; None: at most a twelfth of all
-) -> list[float]:               # nan where a value is not finite
+def smooth(values: Sequence[float]) -> list[float]:     # nan where a value is not finite
     "Replace each value by the mean of its neighbourhood, without lag: inside, a straight line stays one"
     ys = np.asarray(values, float)
     known = np.abs(ys) <= _LARGEST
-    half = _default_half(len(ys)) if half is None else half
-    return _window_means(np.where(known, ys, 0.), known, half).tolist()
+    return _window_means(np.where(known, ys, 0.), known, _half(len(ys))).tolist()
 
 # %% ../../nbs/draw/01_curve.ipynb #bf094167
 def _means(epoch, totals, counts):
@@ -80,10 +74,6 @@ class Envelope:
             # the last bin of an open epoch may be joined to the one before
             self.bins, self.size = self._at_most(bins, self.most + (self.n not in self.ends[-1:]))
 
-    def end_epoch(self) -> None:
-        "Note that an epoch ends with the newest value"
-        self.extend((), [self.n])
-
     def _starts(self, bins):
         "The first value of each bin, and the start and the end of its epoch"
         at = self.first + (np.cumsum(bins[4]) - bins[4]).astype(int)
@@ -95,8 +85,7 @@ class Envelope:
         at, start, end = self._starts(bins)
         holder = np.where(end - start <= size//4, -end//max(size//2, 1) - 1, start + (at - start)//size*size)
         first = np.flatnonzero(np.diff(holder, prepend=-_OPEN))
-        return np.vstack([np.fmin.reduceat(bins[:1], first, 1), np.fmax.reduceat(bins[1:2], first, 1),
-                          np.add.reduceat(bins[2:], first, 1)])
+        return np.stack([f.reduceat(row, first) for f, row in zip((np.fmin, np.fmax, *[np.add]*3), bins)])
 
     def _at_most(self, bins, most):
         "Join bins until there are at most so many; return them, and the longest that one may be"
@@ -120,11 +109,10 @@ class Envelope:
         _, start, end = self._starts(bins)
         epoch = np.unique(start, return_inverse=True)[1]
         goal, is_positive = _means(epoch, np.where(end < _OPEN, totals, np.nan), counts), np.fmin.reduce(low) > 0
-        half = min(_default_half(self.n - self.first)//size, (np.bincount(epoch).max() - 1)//2)
+        half = min(_half(self.n - self.first)//size, (np.bincount(epoch).max() - 1)//2)
         if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 4     # its epochs are steep
         ys = _balanced(_window_means(totals, counts, half), epoch, goal, counts, is_positive)
         span = f'±{half*size}' if half else f'{lengths.max():.0f}'
-        right, is_wide = self.first + np.cumsum(lengths), lengths > 1
-        sides = np.stack([right - lengths + 1, right], 1)       # a bin is drawn from its first to its last value
-        return (sides[np.stack([lengths > 0, is_wide], 1)].tolist(), np.repeat(ys, 1 + is_wide).tolist(),
-                '' if span == '1' else f'mean of {span} batches')
+        right = self.first + np.cumsum(lengths)     # a bin is drawn from its first to its last value
+        xs, at = np.unique([right - lengths + 1, right], return_index=True)
+        return xs.tolist(), ys[at % len(ys)].tolist(), '' if span == '1' else f'mean of {span} batches'

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'PAPER', 'RAW', 'SIZE', 'DARK', 'themed', 'Rich', 'text_table',
            'html_table', 'html_img', 'blank_figure', 'tint', 'new_figure', 'running_shell', 'marimo_outputs',
-           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'marimo_view', 'widget_view', 'lost_widget',
-           'close_widgets', 'attended_kernel', 'Shown']
+           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'widget_view', 'lost_widget', 'attended_kernel',
+           'Shown']
 
 # %% ../../nbs/draw/03_page.ipynb #73ca4aec
 import sys, threading, warnings
@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
 from html import escape
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import count, product
 from typing import Any
@@ -53,9 +54,8 @@ def text_table(lines: list[list[str]], left: int = 0) -> str:
     "Align rows of cells in columns, header first; a row with a single cell has no columns"
     lines = [list(map(printable, cells)) for cells in lines]
     columns = zip(*(o for o in lines if len(o) == len(lines[0])))
-    sides = [(str.ljust if i < left else str.rjust, max(map(len, column))) for i, column in enumerate(columns)]
-    def aligned(cells): return '  '.join(side(c, width) for c, (side, width) in zip(cells, sides)).rstrip()
-    return '\n'.join(aligned(o) if len(o) == len(sides) else o[0] for o in lines)
+    row = '  '.join(f'{{:{"<" if i < left else ">"}{max(map(len, o))}}}' for i, o in enumerate(columns))
+    return '\n'.join(row.format(*o).rstrip() if len(o) == len(lines[0]) else o[0] for o in lines)
 
 _TABLE_CSS = '''<style>.tnb-table.tnb-table{margin:0;border-collapse:collapse}
 .tnb-table.tnb-table :is(td,th){text-align:right;padding:2px 8px;line-height:20px;white-space:nowrap}
@@ -74,7 +74,7 @@ def html_table(
         for i, cell in enumerate(cells):
             html = cell.html if isinstance(cell, Rich) else escape(cell)
             if n > 9 and not k: html = html.replace('_', '_<wbr>')
-            if bold is not None and k == bold + 1: html = f'<b>{html}</b>'
+            if k - 1 == bold: html = f'<b>{html}</b>'
             words = ' style="text-align:left;vertical-align:top;white-space:normal"' if i < left else ''
             res += f'<{tag}{words}>{html}</{tag}>'
         return f'<tr>{res}</tr>'
@@ -113,7 +113,7 @@ def tint(ax: Any) -> None:
     "Draw the frame and the grid in grey, the text in dark grey"
     ax.grid(alpha=.25)
     ax.tick_params(color=GREY, labelcolor=INK)
-    for spine in ax.spines.values(): spine.set_color(GREY)
+    ax.spines[:].set_color(GREY)
     for text in (ax.xaxis.label, ax.yaxis.label, ax.title): text.set_color(INK)
 
 def new_figure(width: float = 6.4, height: float = 3.2, n_panels: int = 1) -> tuple[Any, list]:
@@ -175,11 +175,6 @@ def reaches(cell: int | None) -> bool:
     "Return whether a thread of a numbered cell can change the output of the running cell"
     return marimo_outputs() is None or cell == current_cell()
 
-def marimo_view(x: Any, shown_in: int | None) -> Any:
-    "Return what marimo shows of `x`, for a method `_display_`; nothing if cell `shown_in` runs"
-    shown = shown_in is not None and shown_in == current_cell()
-    return marimo_outputs().stack() if shown else sys.modules['marimo'].Html(x._repr_html_())
-
 # %% ../../nbs/draw/03_page.ipynb #5fb85735
 def widget_view(widget: Any) -> dict[str, dict]:
     "Return the part of a MIME bundle that shows an ipywidget"
@@ -190,18 +185,10 @@ def lost_widget(beside: str) -> str:   # ':has(+ * .name)': above HTML of a clas
     "Write the CSS selector of what JupyterLab shows in place of a widget that no kernel has, an error"
     return f'.jp-OutputArea-child{beside} > .jupyter-widgets:not(:has(*))'
 
-def close_widgets(*widgets: Any) -> None:
-    "Remove widgets from the kernel, with their layouts and styles"
-    for w in widgets:
-        for o in (w, w.layout, *filter(None, [getattr(w, 'style', None)])): o.close()
-
 def attended_kernel() -> Any:  # ipykernel's kernel, or None
     "Return the kernel if a person can use widgets in it"
     kernel = getattr(running_shell(), 'kernel', None)
-    if kernel is None or not getattr(kernel, '_allow_stdin', True): return None
-    try: import ipywidgets as _     # noqa: F401
-    except ImportError: return None
-    return kernel
+    return kernel if find_spec('ipywidgets') and getattr(kernel, '_allow_stdin', True) else None
 
 # %% ../../nbs/draw/03_page.ipynb #1156bc23
 class Shown:
@@ -240,4 +227,6 @@ class Shown:
         at, self.shown_in = self.shown_in, None
         if at is None or at != current_cell(): show_bundle(*self._repr_mimebundle_())
 
-    def _display_(self): return marimo_view(self, self.shown_in)        # of marimo
+    def _display_(self):        # of marimo
+        is_shown = self.shown_in is not None and self.shown_in == current_cell()
+        return marimo_outputs().stack() if is_shown else sys.modules['marimo'].Html(self._repr_html_())

@@ -47,16 +47,15 @@ def is_rate(column: str) -> bool:
     return f'{column}_'.startswith('lr_')
 
 # %% ../../nbs/draw/04_plot.ipynb #1456fe6b
+@np.errstate(all='ignore')
 def _overfit_since(rows, i):
     "Say by how much the losses have changed since the best epoch `i`, in a list; [] unless the fit overfits"
     if len(rows) - i < 4: return []
-    valid, train = (np.array([row.get(o, math.nan) for row in rows]) for o in ('valid_loss', 'train_loss'))
-    noise = np.median(np.abs(np.diff(valid[max(i - 5, 0):], 2)))
-    valid, train = valid[i:], train[i:]
-    is_worse = min(valid[-max(3, len(valid)//2):]) > valid[0] + max(3*noise, .1*valid[0])
-    if not (valid[0] > 0 and is_worse and max(train[-3:]) < .95*train[0]): return []
-    rise, fall = valid[-1]/valid[0] - 1, train[-1]/train[0] - 1
-    return [f'since then: valid {100*rise:+.0f} %, train {100*fall:+.0f} %'.replace('-', '−')]
+    valid, train = (np.array([row.get(o, math.nan) for row in rows])/rows[i].get(o, math.nan)
+                    for o in ('valid_loss', 'train_loss'))
+    noise, latest = np.median(np.abs(np.diff(valid[max(i - 5, 0):], 2))), max(3, (len(rows) - i)//2)
+    if not (min(valid[-latest:]) > 1 + max(3*noise, .1) and max(train[-3:]) < .95): return []
+    return [f'since then: valid {100*valid[-1] - 100:+.0f} %, train {100*train[-1] - 100:+.0f} %'.replace('-', '−')]
 
 def best_epoch(data: PlotData, first: int = 0) -> tuple[int | None, list[str]]:
     "Return the last batch of the best epoch after the first batches, or None of a single one, and what to say"
@@ -74,10 +73,9 @@ _OTHERS = [o for o in STYLES if o[0] not in COLORS[:2]]     # for what is neithe
 
 def thinned(points: Sequence[tuple], most: int = 300) -> tuple[list, list]:
     "Thin out points to (xs, ys): each stretch keeps its lowest and its highest"
-    points, size, kept = sorted(points), -(-2*len(points)//most), set()
-    for i in range(0, len(points), size):
-        part = sorted(points[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
-        kept |= {part[0], part[-1]}
+    points, size = sorted(points), -(-2*len(points)//most)
+    def height(o): return o[1] if math.isfinite(o[1]) else math.inf, o[0]
+    kept = {f(points[i:i + size], key=height) for i in range(0, len(points), size) for f in (min, max)}
     return tuple(map(list, zip(*sorted(kept))))
 
 def _finite(lines): return [v for o in lines for v in o.ys if math.isfinite(v)]
@@ -92,13 +90,13 @@ class _View:
         self.data, self.first, self.bins = data, plot.first, plot.bins
         start = bisect_right(data.ends, self.first)
         self.epochs, self.ends = data.epochs[start:], data.ends[start:]
-        self.flags = [(n, what) for n, what in data.flags if n >= self.first]
+        self.flags = [o for o in data.flags if o[0] >= self.first]
         self.best, self.said = best_epoch(data, self.first)
         self.curves = {name: o.curves() for name, o in self.bins.items()}   # middle, lowest, highest and mean of bins
-        self.rows = {}          # batches so far → values of the epoch, and of the validation, that ended there
-        for n, row in chain(((o['batch'], o) for o in data.valids), zip(data.ends, data.epochs)):
-            if n > self.first or not self.first:        # a validation at `first` was of the fit before
-                self.rows[n] = {**row, **self.rows.get(n, {})}
+        self.rows = dict(zip(self.ends, self.epochs))   # batches so far → values of what ended there: epoch, validation
+        for row in data.valids:
+            n = row['batch']        # a validation at `first` was of the fit before
+            if n > self.first or not self.first: self.rows[n] = {**self.rows.get(n, {}), **row}
         numbers = {data.epoch_at(end): end for end in self.ends}
         places = ticks(min(numbers) - .01, max(numbers) + .01, 12, whole=True) if numbers else []
         self.below = 'epoch'*bool(numbers), [(numbers[v], label) for v, label in places if v in numbers]
@@ -108,8 +106,8 @@ class _View:
         self.valid = valid + [o for o in self.points if o.endswith(ends) and o not in valid
                               # of single validation sets
                               and f'train_{o.partition("_")[2]}' not in {**self.curves, **self.points}]
-        rest = [o.partition('_')[2] for o in self.points if o not in self.train + self.valid]
-        self.metrics = sorted(dict.fromkeys(rest), key=lambda o: 'loss' not in o.split('_'))    # as in the table
+        rest = dict.fromkeys(o.partition('_')[2] for o in self.points if o not in self.train + self.valid)
+        self.metrics = sorted(rest, key=lambda o: 'loss' not in o.split('_'))       # as in the table
         last = max(end, data.n, self.first + 2)
         pad = .015*(last - self.first)
         self.xlim = min([self.first + 1, *self.rows]) - pad, last + pad
@@ -121,7 +119,7 @@ class _View:
     def _points(self):
         "Validation passes at their batches, and the means of training in the middle of each epoch"
         starts, res = {end: start for start, end in pairwise([self.first, *self.ends])}, {}
-        for name in dict.fromkeys(chain(*self.epochs, *self.rows.values())):
+        for name in dict.fromkeys(chain(*self.rows.values())):
             known = [(n, row[name]) for n, row in self.rows.items() if name in row]
             if name.startswith('train_'): known = [((starts[n] + 1 + n)/2, v) for n, v in known]
             if name.startswith(('train_', 'valid_')): res[name] = thinned(known)
@@ -152,10 +150,13 @@ class _View:
 
     def _texts(self, steps, columns):
         "Texts under the pointer at 45 places and at flags: columns by batch, and those of the nearest row with some"
-        places, end, res = next(iter(self.curves.values()), [[]])[0], self.first, {}
+        places, end, flags, res = next(iter(self.curves.values()), [[]])[0], self.first, {}, []
         at = np.array([n for n, row in self.rows.items() if {*columns} & {*row}])
-        flags = [(np.abs(np.subtract(places, n)).argmin(), n, what) for n, what in self.flags if steps and places]
-        shown = {*evenly(len(places), 45), *(i for i, *_ in flags)}
+        for n, what in self.flags:
+            if steps and places:
+                i = np.abs(np.subtract(places, n)).argmin()
+                flags[i] = [*flags.get(i, ()), f'△ {what}, after batch {n}']
+        shown = {*evenly(len(places), 45), *flags}
         for i, x in enumerate(places):
             start, end, words = end + 1, round(2*x) - end - 1, []
             if i not in shown: continue
@@ -169,65 +170,63 @@ class _View:
                 words += [f'after batch {n}:', *(f'{k} {format_value(v)}' for k, v in found if k in columns)]
             if words[16:]: words[15:] = [f'and {len(words) - 15} more']
             which = f'batch {end}' if end == start else f'batches {start} to {end}'
-            res[x] = '\n'.join([f'epoch {self.data.epoch_at(end)}, {which}', *words])
-        for i, n, what in reversed(flags): res[places[i]] = f'△ {what}, after batch {n}\n{res[places[i]]}'
-        return [*res.items()]
+            head = f'epoch {self.data.epoch_at(end)}, {which}'
+            res.append((x, '\n'.join([*flags.get(i, ()), head, *words])))
+        return res
 
     # panels
 
     def _panel(self, place, lines, ylim, xlabel, said='', **look):
         "A panel below its legend, with a line at the best epoch"
         if self.best: lines = [Line([self.best, self.best], ylim, GREY, width=1, end=said), *lines]
-        p = Panel(*place, lines, self.xlim, ylim, xlabel, whole=True, below=xlabel and self.below,
-                  shade=(self.best, self.data.n) if self.said[1:] else None, **look)
-        return p.below_legend(p.top)
+        return Panel(*place, lines, self.xlim, ylim, xlabel, whole=True, below=xlabel and self.below,
+                  shade=(self.best, self.data.n) if self.said[1:] else None, **look).below_legend()
 
-    def losses(self, is_log, note):
+    def losses(self, is_log, since):
         "The panels of losses and of rates, which are words in the legend unless one has changed"
         ylim = limits(chain(*self.inside), _finite(self.raw), is_log)
         names, lines, panels = [*filter(is_rate, self.curves)], self.raw + self.lines, []
+        yticks = None if _finite(lines) else []
         rates = [Line(self.curves[name][0], self.curves[name][3], color, name, width=1.5, dash=dash)
                  for name, (color, dash) in zip(names, [(GREY, ''), *_OTHERS[:5]])]
-        place, xlabel = (54, 0, 534, 252), 'batch'
-        if any(len({*_finite([o])}) > 1 for o in rates):
-            ends = [f(_finite(rates)) for f in (min, max)]
-            panels.append(self._panel((54, 200, 534, 52), rates, limits(ends), xlabel,
-                                      yticks=[*zip(ends, labels(ends))],
-                                      note=f'+ {len(names) - 6} more' if names[6:] else ''))
-            place, xlabel = (54, 0, 534, 200), None
-        else: lines += [Line([], [], GREY, f'{o.name} {v:.3g}', mark=' ') for o in rates for v in {*_finite([o])}]
+        words = [f'{o.name} {v:.3g}' for o in rates for v in {*_finite([o])}]
+        if words[len(rates):]:
+            words, ends = [], [f(_finite(rates)) for f in (min, max)]
+            panels.append(self._panel((54, 200, 534, 52), rates, limits(ends), 'batch',
+                                      yticks=[*zip(ends, labels(ends))]))
         if self.flags:
             at, done = zip(*self.flags)
-            name = cut_name(done[0], 60) if len(done) == 1 else f'{len(done)} events'
+            name = f'{len(done)} events' if done[1:] else cut_name(done[0], 60)
             lines.append(Line(at, ylim[:1]*len(at), INK, name, width=0, points=True, mark='△'))
         if (bad := self.data.bad_from or 0) > self.first:
             lines.append(Line([bad, bad], ylim, ALARM, f'nan from batch {bad}', width=1.5))
-        if left_out := self.train[6:] + self.valid[_MOST:]:
-            note = cut_name(f'{note and note + ", "}not drawn: {listed(left_out, 1)}', 58)
+        if since: words.append(since)
+        if left_out := self.train[6:] + self.valid[_MOST:] + self.metrics[_MOST:] + names[6:]:
+            words.append(cut_name(f'not drawn: {listed(left_out, 1)}', 58))
+        lines += [Line([], [], GREY, o, mark=' ') for o in words]
         hover = self._texts(self.curves, [o for o in self.points if o.startswith('valid')])
-        return [self._panel(place, lines, ylim, xlabel, '\n'.join(self.said), ylog=is_log, note=note, hover=hover,
-                            yticks=None if _finite(self.raw + self.lines) else []), *panels]
+        return [self._panel((54, 0, 534, 252 - 52*len(panels)), lines, ylim, None if panels else 'batch',
+                            '\n'.join(self.said), ylog=is_log, hover=hover, yticks=yticks), *panels]
 
     def metrics_chart(self, n_metrics):
         "The chart of the metrics, as a list; none without any"
-        names, more = self.metrics[:_MOST], self.metrics[_MOST:]
+        names, panels = self.metrics[:_MOST], []
         if not (n := min(max(n_metrics, len(names)), _MOST)): return []
         n_columns = 1 + (n > 3)
         n_rows = -(-n//n_columns)
-        height, panels = max(252//n_rows, 84), []
+        height = max(252//n_rows, 84)
         for k, name in enumerate(names):
             (row, column), lines = divmod(k, n_columns), []
-            if (o := f'valid_{name}') in self.points: lines += self._marks(o, STYLES[1], '', 234)
+            if (o := f'valid_{name}') in self.points: lines += self._marks(o, STYLES[1], '', 230)
             if (o := f'train_{name}') in self.points:
                 lines.append(Line(*self.points[o], COLORS[0], 'training', width=1.5, may_leave=True))
             lines[0].name = cut_name(name, 30)
             columns = [o for o in self.points if o.partition('_')[2] in names[k::n_columns]]
             values = _finite(lines)
             panels.append(self._panel(
-                (52 + 302*column, row*height, 234, height), lines, limits(values),
+                (56 + 302*column, row*height, 230, height), lines, limits(values),
                 'batch' if k + n_columns >= len(names) else None, n_ticks=height/40, yticks=None if values else [],
                 hover=() if row else self._texts((), columns)))
-        if more: panels[-1].note = f'not drawn: {len(more)} metrics'
         return [Chart(302*n_columns, n_rows*height + 38, panels)]
 
     def in_words(self):
@@ -235,10 +234,10 @@ class _View:
         n, n_epochs, bad = self.data.n - self.first, len(self.epochs), self.data.bad_from
         head = f'{n} batch{"" if n == 1 else "es"}'
         if n_epochs: head += f' in {n_epochs} epoch{"" if n_epochs == 1 else "s"}'
-        rows = [*self.epochs[:1], *self.epochs[1:][-1:]] or [self.data.recent()]
+        rows = self.epochs[::max(n_epochs - 1, 1)] or [self.data.recent()]      # the first and the last one
         words = [f'{name} {" to ".join(format_value(row[name]) for row in rows if name in row)}'
                  for name in rows[-1] if name.startswith(('train_loss', 'valid_'))]
-        said = [*words[:6], *self.said, *([f'nan from batch {bad}'] if bad else [])]
+        said = [*words[:6], *self.said, *[f'nan from batch {bad}']*bool(bad)]
         return f'{head}: {"; ".join(said)}' if said else head
 
 # %% ../../nbs/draw/04_plot.ipynb #27264604
@@ -247,7 +246,7 @@ class Plot:
     def __init__(self, first: int = 0, n_metrics: int = 0):
         self.first, self.n_metrics = first, n_metrics
         self.bins, self.n_revised = {}, 0       # column → its values from `first` on, as an `Envelope`
-        self.is_log, self.since = None, ''      # vertical axis of the losses, and words about its last change
+        self.is_log, self.since = None, ''      # vertical axis of the losses, and words on its last change
 
     def _view(self, data, end=0):
         "Add new batches to the bins"
@@ -258,8 +257,8 @@ class Plot:
 
     def _drawn(self, view, is_log, since=''):
         "Draw what one picture shows"
-        losses = view.losses(is_log, ('logarithmic' if is_log else since and 'linear') + since)
-        return beside(Chart(604, 290, losses, alt=view.in_words()), *view.metrics_chart(self.n_metrics))
+        losses = Chart(604, 290, view.losses(is_log, since), alt=view.in_words())
+        return beside(losses, *view.metrics_chart(self.n_metrics))
 
     def chart(self,
         data: PlotData,             # all of the fit, as it is now
@@ -272,7 +271,8 @@ class Plot:
             raise ValueError(
                 f'log=True needs losses above 0, and the lowest is {view.lowest:.4g}: plot them with log=False')
         if log is not None: return self._drawn(view, log)
-        if self.is_log not in (None, view.is_log): self.since = f' since batch {data.n}'
+        if self.is_log not in (None, view.is_log):
+            self.since = f'{"logarithmic" if view.is_log else "linear"} since batch {data.n}'
         self.is_log = view.is_log
         return self._drawn(view, view.is_log, self.since)
 

@@ -337,7 +337,7 @@ class Comparison(Shown):
         seen, last = [o.ys for o in bold or grey], max(o.xs[-1] for o in grey + bold) or 1
         ylog, room = needs_log(seen), round(.6*SIZE*max((len(o.end) for o in bold), default=0))
         panel = Panel(60, 0, 708 - room, 304, [*grey, *bold, *keys], (0, 1.015*last), limits(chain(*seen), (), ylog),
-                      label, ylog=ylog, whole=self.axis != 'time', note='logarithmic' if ylog else '', margin=True,
+                      label, ylog=ylog, whole=self.axis != 'time', margin=True,
                       hover=[*_hover([o for o in bold if o.end], label)])
         return Chart(800, 342, [panel.below_legend()], alt=self.title())
 

@@ -13,7 +13,7 @@ from html import escape
 from time import perf_counter, sleep
 
 from ..base import format_time
-from ..draw import attended_kernel, close_widgets, show_bundle, widget_view
+from ..draw import attended_kernel, show_bundle, widget_view
 from ..loop import Learner, set_option
 from .display import Onlooker, front_end, harmless
 
@@ -99,8 +99,11 @@ class ButtonRow:
         self.line.value = f'<div style="{style}" title="{text}">{text}</div>'
 
     def close(self) -> None:
-        "Remove all widgets from the kernel"
-        close_widgets(self.box, *self.box.children)
+        "Remove all widgets from the kernel, with their styles and layouts"
+        for w in self.box.children: w.style.close()
+        for w in (*self.box.children, self.box):
+            w.layout.close()
+            w.close()
 
 def _bundle(text):
     return {'text/plain': text, 'text/html': f'<div style="font-size:90%;opacity:.8">{escape(text)}</div>'}
