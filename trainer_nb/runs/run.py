@@ -21,7 +21,7 @@ from typing import Any, Self
 from ..base import format_value, rng_state
 from ..draw import current_cell, marimo_outputs, reaches
 from ..loop import History, Hook, Learner, Plan, StepState, as_count, as_hooks, group_rates, set_lr
-from ..parallel import Accelerate, accelerate_hook, check_devices, planned
+from ..parallel import Accelerate, accelerate_hook, check_devices, checked_plan
 from ..save import Folder, pack, read_checkpoint, read_state
 from .engine import Engine, engine_of
 from .folder import Branch, Request, RunFolder, RunStatus, answer, ask, branch_of, pending
@@ -442,7 +442,7 @@ def start(
     if learn.is_fitting: raise RuntimeError(
         'this learner is in a fit, which cannot move into the background: stop it, learn.stop(), '
         'and then learn.start() continues it there')
-    plan, n_procs = planned(learn, n_epochs, hooks, kwargs), as_count('n_procs', n_procs)
+    plan, n_procs = checked_plan(learn, n_epochs, hooks, kwargs), as_count('n_procs', n_procs)
     resumes = plan.has_begun
     if not isinstance(on, Engine|None): raise TypeError(
         f"on is {on!r}: expected None, this machine, or an engine, Slurm(time='2:00:00')")
