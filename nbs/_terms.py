@@ -117,6 +117,6 @@ TERMS = _listed({   # page, or page#section → terms
     'howto/13_ray': 'ray, ray train, cluster',
     'runs/09_table': 'experiments, list runs',
     'runs/10_compare': 'compare runs, compare experiments, experiment tracking',
-    'runs/19_fork': 'fork, branch, what if',
+    'runs/07_run': 'fork, branch, what if',
     'runs/16_sweep': 'hyperparameter search, hyperparameter tuning, optuna, grid search, pruning',
 })

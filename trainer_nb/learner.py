@@ -16,7 +16,7 @@ from .look.summary import summary_of
 from .loop import Learner as BareLearner
 from .parallel.launch import launch
 from .runs.diff import check_resume
-from .runs.start import start
+from .runs.run import start
 from .save.checkpoint import load, load_best, resume_from, rewind, save
 from .save.watch import best_keeper
 from .save.export import export

@@ -448,7 +448,7 @@ def test_what_is_refused_before_anything_happens(monkeypatch):
     monkeypatch.setattr(torch.accelerator, 'is_available', lambda: True)
     monkeypatch.setattr(torch.accelerator, 'current_accelerator', lambda: torch.device('cuda'))
     monkeypatch.setattr(torch.accelerator, 'device_count', lambda: 1)
-    with pytest.raises(RuntimeError, match='launch of 2 processes on 1 cuda device'): learn.launch(2, 1)
+    with pytest.raises(ValueError, match='n_procs is 2, but there is 1 device'): learn.launch(2, 1)
     monkeypatch.setattr(torch.cuda, 'is_initialized', lambda: True)
     with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart.*accelerate launch'):
         learn.launch(2, 1)

@@ -6,6 +6,7 @@ import pytest
 from test_compare import append, made, make_run
 from trainer_nb.all import Run, runs
 from trainer_nb.runs.folder import RunFolder
+from trainer_nb.runs.run import standing
 
 @pytest.fixture
 def three(tmp_path):
@@ -45,14 +46,25 @@ def test_one_damaged_number_does_not_hide_the_other_runs(three):
             (three/'run1'/'run.json').write_text(f'{{"{name}": {n}}}')
             assert len(runs(three).rows) == 3 and 'run1' in repr(runs(three))
 
-def test_deletion_asks(three, monkeypatch):
+def test_deletion_ends_at_the_folder(three):
     run = Run(three/'run0')
-    monkeypatch.setattr('trainer_nb.runs.run._is_attended', lambda: True)
-    for reply, is_gone in ('', False), ('n', False), ('Y', True):
-        monkeypatch.setattr('builtins.input', lambda text: reply)
-        assert run.delete() is is_gone and (three/'run0').exists() is not is_gone
-    with pytest.raises(RuntimeError, match='holds no run'): run.delete(yes=True)
+    run.delete()
+    assert not run.path.exists()
+    with pytest.raises(RuntimeError, match='holds no run'): run.delete()
     (three/'link').symlink_to(three/'run1')
-    with pytest.raises(RuntimeError, match='is a link'): Run(three/'link').delete(yes=True)
+    with pytest.raises(OSError, match='symbolic link'): Run(three/'link').delete()
     (three/'run1'/'out').symlink_to(three/'run2')
-    assert Run(three/'run1').delete(yes=True) and (three/'run2'/'run.json').exists()
+    Run(three/'run1').delete()
+    assert not (three/'run1').exists() and (three/'run2'/'run.json').exists()
+    (live := Run(three/'run2')).folder.write('status.json', {'state': 'running', 'host': 'b', 'heartbeat': 4e9})
+    with pytest.raises(RuntimeError, match='is running: stop it'): live.delete()
+
+def test_print_says_in_1_kB_where_a_run_stands(three):
+    "However many columns and epochs, however wild the losses"
+    for i, n_epochs in enumerate([1, 50]):
+        (h := made(i, n_epochs=n_epochs)).flags = [[j, f'lr × 2 → {j}'] for j in range(30)]
+        h.epoch_rows[-1].update({f'valid_{"score"*9}{j}': j/7 for j in range(40)}, train_loss=1e9)
+        text = str(Run(make_run(three/f'long{i}', h).path))
+        assert len(text.encode()) < 1000 and f'latest: epoch {n_epochs - 1}' in text
+        assert len(standing(h).encode()) < 900 and 'after batch 29: lr × 2 → 29' in standing(h)
+    assert 'valid_loss of the latest epochs: ' in text and str(Run(three/'nothing')).endswith('readable status.json')

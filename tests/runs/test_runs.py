@@ -286,8 +286,8 @@ def test_same_cell_again(tmp_path):
     check_equal(expected, learn)
     once_more = slow_learner().start(3, folder=folder)
     assert once_more.status == 'done' and status_of(once_more)['pid'] == pid
-    with pytest.warns(UserWarning, match='n_epochs 3 there, 4 here'): slow_learner().start(4, folder=folder)
-    with pytest.raises(RuntimeError, match='nothing left'): once_more.restart()
+    with pytest.warns(UserWarning, match='n_epochs 3 → 4'): slow_learner().start(4, folder=folder)
+    with pytest.raises(RuntimeError, match='nothing to restart'): once_more.restart()
     assert [o['run'] for o in runs(tmp_path).rows] == ['a']
 
 

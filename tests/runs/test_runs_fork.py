@@ -76,14 +76,16 @@ def test_changed(parent, tmp_path):
     assert here['lr'][12] == .001 and here['lr'][:12] == there['lr'][:12]
     ratios = [a/b for a, b in zip(here['lr'][12:], there['lr'][12:])]
     assert max(ratios) == pytest.approx(min(ratios))        # the schedule continues in proportion
-    assert info_of(lr)['differs'][0].startswith('lr ') and info_of(lr)['differs'][0].endswith('→ 0.001')
-    assert 'fork of parent after 1 epoch; lr' in lr.branch.text(lr.history)
+    assert info_of(lr)['differs'] == ['lr → 0.001']
+    assert 'fork of parent after epoch 0; lr → 0.001' in lr.branch.text(lr.history)
     assert 'parts from it in batch 14' in lr.branch.text(lr.history)
-    assert info_of(other)['differs'] == ['hooks GradClip', 'other train_dl', 'n_epochs 3 → n_epochs 4']
+    hooks, ends, data = info_of(other)['differs']
+    assert (hooks, ends) == ('hooks GradClip', 'n_epochs 3 → 4') and data.startswith('data.train float32 (96, 4)')
     assert other.history.n_steps == 24 + 2*5 and other.history.steps['train_loss'][:24] == there['train_loss'][:24]
     assert 'parts from it in batch 25' in other.branch.text(other.history)
     assert [o['run'] for o in runs(tmp_path).rows] == ['other', 'lr'] and run.branch is None
-    assert lr.branch.path == run.path and json.loads((lr.path/'run.json').read_text())['parent']['epoch'] == 1
+    assert lr.parent.path == run.path and run.parent is None
+    assert json.loads((lr.path/'run.json').read_text())['parent']['epoch'] == 1
 
 @pytest.mark.soak
 def test_from_the_beginning(parent, tmp_path):

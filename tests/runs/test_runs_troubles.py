@@ -149,6 +149,7 @@ def test_a_module_beside_the_notebook_is_found_from_elsewhere(tmp_path, monkeypa
     found = subprocess.run([sys.executable, '-c', USE, tmp_path/'a'], cwd=tmp_path, env=env, capture_output=True,
                            text=True)
     assert found.stdout.endswith('done\n'), found.stderr[-2000:]
+    assert RunFolder(tmp_path/'a-fork-1').read('run.json')['cwd'] == str(home)      # where the files are that it reads
 
 def test_stands_still(tmp_path):
     "A process that was stopped is suspended, and runs on"

@@ -10,7 +10,7 @@ from test_runs import Evil, _ends     # noqa: F401
 from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
 from trainer_nb.runs.engine import warm_starts
-from trainer_nb.runs.start import begin
+from trainer_nb.runs.run import begin
 from trainer_nb.runs.trace import digest
 from trainer_nb.runs.worker import torch_settings
 
@@ -174,7 +174,7 @@ def test_bad_arguments(tmp_path):
             (dict(mode='lowest'), ValueError, "pass mode='min' or mode='max'"),
             (dict(n_trials=0), ValueError, 'n_trials'),
             (dict(n_epochs=0), ValueError, 'n_epochs'), (dict(seed=-1), ValueError, 'seed'),
-            (dict(stages=2), TypeError, 'start got stages')]:
+            (dict(stages=2), TypeError, "unexpected keyword argument 'stages'")]:
         kwargs = {'make': make, 'n_trials': 1, 'folder': tmp_path/'a', 'n_epochs': 1, **change}
         with pytest.raises(error, match=words): sweep(**kwargs)
         assert not list(tmp_path.glob('a/trial-*'))

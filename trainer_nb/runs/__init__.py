@@ -1,8 +1,7 @@
 """Training in the background: a run is a folder. These names are for other wings"""
-from .run import Run
+from .run import Run, attach
 from .trace import Fingerprint
 from .diff import diff
-from .start import attach
 from .table import main, runs
 from .compare import Comparison, compare
 from .trials import Trials

@@ -19,7 +19,7 @@ from ..loop import Learner, as_count
 from ..save import Lock, Monitor
 from ..show import Budget, Notebook, Status, front_end
 from .engine import warm_starts
-from .start import begin
+from .run import begin
 from .trials import Trials, counts_of, opened, quiet_optuna
 
 # %% ../../nbs/runs/16_sweep.ipynb #sweep009

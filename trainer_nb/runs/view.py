@@ -19,7 +19,7 @@ from ..draw import Plot, attended_kernel, cell_thread, current_cell, lost_widget
 from ..loop import History
 from ..show import STATES, Budget, ButtonRow, Notebook, Status, front_end, html_stale
 from .folder import Request, RunFolder, RunStatus, ask, count_of, read_status
-from .fork import branch_of
+from .folder import branch_of
 from .record import RecordTail
 
 # %% ../../nbs/runs/05_view.ipynb #3a81ab0c
