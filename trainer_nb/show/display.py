@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..base import format_time, format_value, printable
+from ..base import format_time, format_value, printable, read_every
 from ..data import length
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, Chart, Plot, current_cell, lost_widget, marimo_outputs, running_shell,
@@ -401,7 +401,10 @@ class Display(Onlooker):
         self.note, self.remarks = '', ()
         self.is_paused, self.plotted_at = False, -math.inf      # clock of the latest picture
         self.budget, self.screen = Budget(), self._make_screen(learn)
-        self.is_open = self.screen is not None
+        self.is_open, self.saved = self.screen is not None, ()
+        if isinstance(self.screen, Text) and self.screen.every and (hook := learn.provider('checkpoints')):
+            self.saved = hook.saved
+        self.n_told = len(self.saved)
         if learn.plan.has_begun: self.before_epoch(learn)       # it may be in mid-epoch
 
     @harmless
@@ -416,7 +419,14 @@ class Display(Onlooker):
     def before_valid(self, learn: Learner) -> None: self.pace.count(learn)
 
     def after_step(self, learn: Learner) -> None:
+        if len(self.saved) > self.n_told: self.tell(learn)
         if perf_counter() >= self.next and learn.phase in learn.fitting.phases.values(): self.draw(learn)
+
+    @harmless
+    def tell(self, learn: Learner) -> None:
+        "Print that checkpoints are on disk"
+        for line in self.saved[self.n_told:]: self.screen.write(line)
+        self.n_told = len(self.saved)
 
     @harmless
     def after_valid(self, learn: Learner) -> None:
@@ -438,6 +448,7 @@ class Display(Onlooker):
     def after_fit(self, learn: Learner) -> None:
         "Leave a picture and a table, or a last line"
         h, pace, screen = learn.history, self.pace, self.screen
+        self.tell(learn)
         self.is_open = False
         self.close(learn)
         if pace is None: return     # an error came before there was anything to see
@@ -508,20 +519,31 @@ class Display(Onlooker):
 
 # %% ../../nbs/show/02_display.ipynb #d054bfa2
 class Log(Display):
-    "Print or log a line per epoch, per validation pass, and every few seconds: for streamed data"
+    "Print or log a line per epoch, per validation pass and saved checkpoint, and every few seconds or steps"
     unique, where, plots = False, None, False
     def __init__(self,
-        every: float | None = 30.,    # seconds between two lines, > 0; None: only epochs and validation passes
+        every: float | str | None = 30.,    # seconds between two lines of an epoch, '200 steps' of the optimizer,
+                                            # '10min', or '2 epochs' between two rows; None: a row per epoch only
         logger: str | logging.Logger | None = None,  # of Python's `logging`, or its name (level INFO); None: print
     ):
-        if every is not None and not every > 0:
-            raise ValueError(f'Log(every) is {every!r}: expected seconds above 0, or None')
-        self.every, self.logger = every or math.inf, logger
-        self.provides = ('lines',) if logger is None else ()
+        self.n, self.unit = read_every('epoch' if every is None else every, 's')
+        self.logger, self.provides = logger, ('lines',) if logger is None else ()
 
     def _make_screen(self, learn):
         logger = logging.getLogger(self.logger) if isinstance(self.logger, str) else self.logger
-        return Text(front_end() == 'tty', self.every, logger)
+        return Text(front_end() == 'tty', self.n if self.unit == 's' else math.inf, logger)
+
+    def after_step(self, learn: Learner) -> None:
+        super().after_step(learn)
+        if self.unit == 'step' and learn.stepped and learn.state.optimizer_step % self.n == 0: self.line(learn)
+
+    def after_epoch(self, learn: Learner) -> None:
+        if self.unit != 'epoch' or learn.state.epoch % self.n == 0: super().after_epoch(learn)
+
+    @harmless
+    def line(self, learn: Learner) -> None:
+        "Print where the fit is"
+        self.screen.write(self.status(learn).text(self.screen.width))
 
 # %% ../../nbs/show/02_display.ipynb #6dc37a45
 def show(learn: Learner) -> None:
