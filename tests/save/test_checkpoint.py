@@ -192,7 +192,8 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
 @pytest.mark.parametrize('kwargs, steps', [
     (dict(every='2 epochs'), [10, 20, 25]), (dict(every='10 steps'), [10, 20, 25]), (dict(every=10), [10, 20, 25]),
     (dict(monitor='valid_loss', every='9 epochs'), [5, 15, 25]),
-    (dict(monitor='valid_loss', best_only=True), [5, 15]), (dict(monitor='valid_loss', best_only=True, every=1), [5, 15])])
+    (dict(monitor='valid_loss', best_only=True), [5, 15]),
+    (dict(monitor='valid_loss', best_only=True, every=1), [5, 15])])
 def test_how_often_it_saves(tmp_path, kwargs, steps):
     "Five epochs of five steps, of which the first and the third are the best so far; then a stop"
     values = iter([5., 6., 3., 4., 7.])
