@@ -7,9 +7,9 @@ __all__ = ['Checkpoint', 'resume_from', 'save', 'load', 'rewind', 'load_best']
 
 # %% ../../nbs/save/03_checkpoint.ipynb #98e0e417
 import math, warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
-from threading import Thread
 from time import perf_counter
 
 from ..base import format_value, listed, read_every
@@ -51,20 +51,16 @@ class Checkpoint(Hook):
                              # the program that loads the checkpoint must bring the same ones
     ):
         if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
-        if best_only and monitor is None: raise ValueError(
-            "best_only=True needs a column that says which is the best: monitor='valid_loss'")
-        n, unit = read_every(every, 'step')
-        if best_only: n = math.inf
+        n, unit = (math.inf, '') if best_only else read_every(every, 'step')
         self.epochs, self.steps, self.seconds = (n if o == unit else math.inf for o in ('epoch', 'step', 's'))
         self.folder, self.keep, self.strict, self.what = Folder(folder), as_count('keep', keep), strict, what
         self.monitor, self.mode, self.best_only = monitor, mode, best_only
-        self._watch = None if monitor is None else Monitor(monitor, mode)
+        self._watch = Monitor(monitor, mode) if monitor is not None or best_only else None
         self.run = None                 # id of the run, in the manifests that it writes
         self.saved_at = None            # where the last save was made; None after one that failed
         self.n_saves = 0                # number of saves
         self.saved: list[str] = []      # a sentence for each that is on disk
-        self._thread = None             # writes the last save
-        self._error = None              # of that, not reported yet
+        self._writing: Future | None = None     # the last save, until it is reported
         self._due = math.inf            # clock of the next save
 
     def state_dict(self) -> dict: return {'run': self.run}
@@ -150,28 +146,27 @@ class Checkpoint(Hook):
             state = learn.world.whole(capture(learn, what=self.what))
             if learn.is_main:
                 parts = host_copy(state), arrived(learn.device), self._info(learn)     # in this order
-                self._thread = Thread(target=self._write, args=parts)
-                self._thread.start()
+                thread = ThreadPoolExecutor(1)
+                self._writing = thread.submit(self._write, *parts)
+                thread.shutdown(wait=False)     # ends once it has written
         except Exception as e: self._fail(e)
         self._due = perf_counter() + self.seconds
         if not learn.is_fitting: self.after_fit(learn)
 
     def _write(self, state, wait, info):
-        try:
-            wait()
-            self.folder.put(state, info)
-            mine = self.folder.manifests(self.run)
-            best, new = best_of(mine), mine[-1]
-            words = f', best {new["monitor"]} {format_value(new["metric"])} so far' if new is best else ''
-            self.saved.append(f'saved {new["file"]} {new["position"]}{words}')
-            for o in mine[:-self.keep]:
-                if o is not best: self.folder.drop(o)
-        except Exception as e: self._error = e
+        wait()
+        self.folder.put(state, info)
+        mine = self.folder.manifests(self.run)
+        best, new = best_of(mine), mine[-1]
+        words = f', best {new["monitor"]} {format_value(new["metric"])} so far' if new is best else ''
+        self.saved.append(f'saved {new["file"]} {new["position"]}{words}')
+        for o in mine[:-self.keep]:
+            if o is not best: self.folder.drop(o)
 
     def finish(self) -> None:
         "Wait until the last save is on disk; warn of an error, or raise it if `strict`"
-        if self._thread: self._thread.join()
-        error, self._thread, self._error = self._error, None, None
+        error = self._writing and self._writing.exception()
+        self._writing = None
         if error: self._fail(error)
 
     def _fail(self, e):

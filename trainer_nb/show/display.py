@@ -32,8 +32,7 @@ from ..loop import ENDS, History, Learner, MainProcessHook, rank
 # %% ../../nbs/show/02_display.ipynb #84852d49
 def front_end() -> str:  # 'html' in a kernel and in marimo, 'tty' at a terminal, or 'text'
     "Return the kind of output that this process can draw on"
-    has_kernel = getattr(running_shell(), 'kernel', None) is not None
-    if has_kernel or marimo_outputs() is not None: return 'html'
+    if getattr(running_shell(), 'kernel', None) or marimo_outputs() is not None: return 'html'
     return 'tty' if sys.stdout.isatty() else 'text'
 
 # %% ../../nbs/show/02_display.ipynb #9f1aeb2d
@@ -133,7 +132,7 @@ _BUSY = 'the kernel is busy, or gone'
 
 class Notebook:
     "Outputs of a cell that change in place: a status line, a picture, and a table"
-    next = 0.       # clock before which it has nothing to draw
+    next = every = 0.       # clock before which it has nothing to draw; it has no lines
 
     def __init__(self, n: int = 3):     # 1: only the line
         self.n, self.outputs = n, []    # outputs: lists of the handle and the bundle that it shows
@@ -186,7 +185,7 @@ class Text:
 
     @property
     def width(self) -> int:     # the maximum of a line
-        return 10**6 if self.logger is not None else max(get_terminal_size().columns - 1, 10)
+        return 10**6 if self.logger else max(get_terminal_size().columns - 1, 10)
 
     def _put(self, text=''):
         "Overwrite the terminal's current line; a ^C then overwrites its start"
@@ -194,7 +193,7 @@ class Text:
 
     def write(self, text: str) -> None:
         "Print or log lines; those that follow quickly are flushed together"
-        if self.logger is not None: return self.logger.info(text)
+        if self.logger: return self.logger.info(text)
         if self.is_tty: self._put()
         is_due = (now := perf_counter()) >= self.flush_at
         if is_due: self.flush_at = now + self.flush_s
@@ -386,7 +385,7 @@ class Display(Onlooker):
         where: bool | str = True,  # 'html', 'tty' or 'text'; True: what `front_end` finds
         plot: bool = True,         # whether to plot losses, metrics and learning rates, in a notebook
     ):
-        if where is not True and where not in ('html', 'tty', 'text'):
+        if where not in (True, 'html', 'tty', 'text'):
             raise ValueError(f"display is {where!r}: expected True, False, 'html', 'tty' or 'text'")
         if where == 'html' and running_shell() is None and marimo_outputs() is None:
             raise ValueError("display='html' needs IPython or marimo, as in a notebook")
@@ -401,9 +400,9 @@ class Display(Onlooker):
         self.note, self.remarks = '', ()
         self.is_paused, self.plotted_at = False, -math.inf      # clock of the latest picture
         self.budget, self.screen = Budget(), self._make_screen(learn)
-        self.is_open, self.saved = self.screen is not None, ()
-        if isinstance(self.screen, Text) and self.screen.every and (hook := learn.provider('checkpoints')):
-            self.saved = hook.saved
+        self.is_open = self.screen is not None
+        has_lines = self.is_open and self.screen.every
+        self.saved = getattr(learn.provider('checkpoints') if has_lines else None, 'saved', ())
         self.n_told = len(self.saved)
         if learn.plan.has_begun: self.before_epoch(learn)       # it may be in mid-epoch
 
@@ -436,7 +435,7 @@ class Display(Onlooker):
         self.pace.count(learn)
         at_end = (learn.fitting.is_trained or h.n_steps == self.pace.end
                   or learn.state.batch_idx == length(learn.train_dl))
-        if at_end or not (isinstance(screen, Text) and screen.every): return
+        if at_end or not screen.every: return
         screen.write(Status(self._where(learn), _named(h.valid_rows[-1]), self.pace.words()).text(screen.width))
 
     @harmless
@@ -484,8 +483,9 @@ class Display(Onlooker):
                 row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
                 words[-1] += f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
         words += [*self.remarks, *pace.waiting(learn)]
-        if self.is_paused: return Status(f'paused · {self._where(learn)}', words, (), pace.share, 'paused')
-        return Status(self._where(learn), words, pace.words(), pace.share)
+        where = self._where(learn)
+        if self.is_paused: return Status(f'paused · {where}', words, (), pace.share, 'paused')
+        return Status(where, words, pace.words(), pace.share)
 
     @harmless
     def draw(self, learn: Learner) -> None:
@@ -534,16 +534,12 @@ class Log(Display):
         return Text(front_end() == 'tty', self.n if self.unit == 's' else math.inf, logger)
 
     def after_step(self, learn: Learner) -> None:
+        if self.unit == 'step' and self.is_open and learn.stepped and learn.state.optimizer_step % self.n == 0:
+            self.next = self.screen.next = 0.
         super().after_step(learn)
-        if self.unit == 'step' and learn.stepped and learn.state.optimizer_step % self.n == 0: self.line(learn)
 
     def after_epoch(self, learn: Learner) -> None:
         if self.unit != 'epoch' or learn.state.epoch % self.n == 0: super().after_epoch(learn)
-
-    @harmless
-    def line(self, learn: Learner) -> None:
-        "Print where the fit is"
-        self.screen.write(self.status(learn).text(self.screen.width))
 
 # %% ../../nbs/show/02_display.ipynb #6dc37a45
 def show(learn: Learner) -> None:
