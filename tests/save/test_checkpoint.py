@@ -207,7 +207,8 @@ def test_how_often_it_saves(tmp_path, kwargs, steps):
     assert [o['step'] for o in check.folder.manifests()[len(steps):]] == ([] if 'best_only' in kwargs else [27])
 
 def test_the_best_only_needs_a_column_that_says_which():
-    with pytest.raises(ValueError, match="monitor is None, .* expected a column's name"): Checkpoint('a', best_only=True, monitor=None)
+    with pytest.raises(ValueError, match="monitor is None, .* expected a column's name"):
+        Checkpoint('a', best_only=True, monitor=None)
     with pytest.raises(ValueError, match="monitors 'valid_loss', but there is no valid_dl"):
         seeded(0, shuffled, hooks=[Checkpoint('a', best_only=True)]).fit(1)
 

@@ -68,7 +68,7 @@ class Checkpoint(Hook):
     def load_state_dict(self, state: dict) -> None: self.run = state['run']
 
     def before_fit(self, learn: Learner) -> None:
-        if self._watch is not None:
+        if self._watch:
             if self.monitor != 'valid_loss' or self.best_only: self._watch.check(self.name, learn)
             self.mode = self._watch.mode
         is_new = self.run is None or not (learn.history.n_steps or learn.plan.has_begun)
@@ -115,7 +115,7 @@ class Checkpoint(Hook):
         [row] = history.valid_rows[-1:] or [{}]
         end = row.get('batch')
         if self.monitor not in row and history.ends: row, end = history.epoch_rows[-1], history.ends[-1]
-        rating = self._watch.rating(row) if self._watch is not None and end == history.n_steps else None
+        rating = self._watch.rating(row) if self._watch and end == history.n_steps else None
         return {'run': self.run, 'step': state.optimizer_step, 'epoch': state.epoch, 'position': learn.position,
                 'processes': learn.world.size, 'monitor': self.monitor, 'metric': rating and row[self.monitor],
                 'rating': rating and [*rating],     # lower for a better one

@@ -244,9 +244,9 @@ def progress(
 ) -> Iterator:                  # over the same items
     "Show a bar while a loop runs over `items`: `for batch in progress(dl): ...`"
     from fastprogress.fastprogress import ProgressBar
-    total = length_hint(items) or None if total is None else total
+    total = total or length_hint(items)
     screen, n, start = open_screen(front_end(), 1), 0, perf_counter()
-    bar = ProgressBar(None, total='noinfer' if total is None else total)
+    bar = ProgressBar(None, total=total or 'noinfer')
     bar.lt = ' < '
     bar.on_update = lambda n, text: screen.draw(Status(text, share=min(n/total, 1) if total else None))
     bar.update(0)
@@ -257,7 +257,7 @@ def progress(
             bar.update(n)
     finally:
         time_s = perf_counter() - start
-        of = f' of {total}' if n < (total or 0) else ''
+        of = f' of {total}' if n < total else ''
         pace = format_pace(n, time_s) if n else ()
         screen.end(Status(f'{n}{of} steps in {format_time(time_s)}', (), pace, state='stopped' if of else 'done'))
 
