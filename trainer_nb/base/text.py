@@ -68,7 +68,8 @@ def read_every(
     text = every if isinstance(every, str) else f'{every} {unit}'
     m = re.fullmatch(r'(?:(\d+) *)?(epoch|step)s?|(\d*\.?\d+) *(s|min|h)', text)
     n = m and float(m[1] or m[3] or 1)*{'min': 60, 'h': 3600}.get(m[4], 1)
-    if not n: raise ValueError(f"every is {every!r}: expected 'epoch', '2 epochs', '200 steps', '30 s', '10min' or '1 h'")
+    if not n: raise ValueError(
+        f"every is {every!r}: expected 'epoch', '2 epochs', '200 steps', '30 s', '10min' or '1 h'")
     return n, m[2] or 's'
 
 def format_bytes(n: float) -> str:

@@ -360,7 +360,7 @@ class Learner:
             return phase.sums.means(self.world)
 
     @with_comments
-    def means(self) -> dict[str, float]:    # 'train_loss', 'train_<metric>'; in validation 'valid_...'; {} between passes
+    def means(self) -> dict[str, float]:    # 'train_loss', 'train_<metric>'; in validation 'valid_...'; else {}
         "Return the means so far in the pass that runs, weighted by samples, on this rank; waits for the device"
         sums = self.phase.sums
         if sums is None: return {}
