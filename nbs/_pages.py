@@ -161,7 +161,12 @@ def included(s, folder):
 
 
 def myst_text(s):
-    "Write callouts, divisions and links to symbols as MyST does; private symbols get no link"
+    "Write callouts, divisions and links to symbols as MyST does; private symbols get no link, and code stays as it is"
+    parts = re.split(r'(^````none$.*?^````$)', s, flags=re.M | re.S)
+    return ''.join(o if i % 2 else _myst_text(o) for i, o in enumerate(parts))
+
+
+def _myst_text(s):
     def callout(m):
         kind, title = m.groups()
         return f':::{{admonition}} {title}\n:class: {kind}\n\n' if title else f':::{{{kind}}}\n'
@@ -226,6 +231,13 @@ def is_chart(png):  # base64
     return min(corners) > 250 and sum(image.histogram()[225:]) > image.width*image.height/4
 
 
+def source_of(sym):
+    "Show the source as exported, which a notebook has in the same words, folded; '' if Python does not know it"
+    try: code = dedent(inspect.getsource(getattr(sym, 'fget', sym))).rstrip()
+    except (OSError, TypeError): return ''
+    return f'\n<details class="source"><summary>Source</summary>\n\n````none\n{code}\n````\n\n</details>\n'
+
+
 def last_words(
     text,  # Markdown
 ):         # str: its last sentence without markup, or '' after a list, a table or code
@@ -253,8 +265,9 @@ def myst_cell(
         opts = dict(re.findall(r'^#\| *([\w-]+): *(.*?)\s*$', c.source, flags=re.M))
         c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M)
         if name := shown_name(c):
-            text = describe(eval(name, symbols), name, shown, c.get('title', ''))
-            return mk_cell(myst_text(text), 'markdown')
+            text = myst_text(describe(eval(name, symbols), name, shown, c.get('title', '')))
+            if name.rpartition('.')[0] not in shown: text += source_of(eval(name, symbols))     # else its class has it
+            return mk_cell(text, 'markdown')
         images = [o.data for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
         axes = re.findall(r"xlabel='([^']*)'.*?ylabel='([^']*)'", c.source, flags=re.S)
         drawn = ', '.join(f'{y} by {x}' for x, y in axes) or words

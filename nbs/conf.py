@@ -66,10 +66,11 @@ def add_twin(app, pagename, templatename, context, doctree):
     context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{name}.md">'
 
 
-def reach_with_keys(app, page, template, context, doctree):
-    "Let the keyboard reach code and outputs, which scroll where the page is narrow"
+def shorten_code(app, page, template, context, doctree):
+    "Let the keyboard reach code and outputs, which scroll; leave out the tags of what has the colour of text"
     if 'body' not in context: return
-    context['body'] = context['body'].replace('"highlight"><pre>', '"highlight"><pre tabindex="0">')
+    body = context['body'].replace('"highlight"><pre><span></span>', '"highlight"><pre tabindex="0">')
+    context['body'] = re.sub(r'<span class="(?:n|o|p|w|pre)">([^<]*)</span>', r'\1', body)
 
 
 def add_entries(app, doctree):
@@ -111,6 +112,6 @@ def setup(app):
               'html-page-context': add_twin, 'build-finished': write_site}
     for event, f in events.items(): app.connect(event, f)
     for f in add_entries, fold_inner: app.connect('doctree-read', f)
-    app.connect('html-page-context', reach_with_keys)
+    app.connect('html-page-context', shorten_code)
     app.add_js_file(None, body=OPEN)
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))

@@ -29,9 +29,9 @@ class Accum(Hook):
     "An optimizer step for every two batches, by itself"
     def before_fit(self, learn): learn.state.grad_accum_steps = 2
     def do_opt_step(self, learn, nxt):
-        return nxt() if learn.state.is_grad_accum_boundary(learn.is_last_batch) else False
+        return nxt() if learn.state.is_grad_accum_boundary(learn.phase.is_last) else False
     def do_zero_grad(self, learn, nxt):
-        if learn.state.is_grad_accum_boundary(learn.is_last_batch): nxt()
+        if learn.state.is_grad_accum_boundary(learn.phase.is_last): nxt()
 
 class Spread:
     "A metric with a state that is no mean"

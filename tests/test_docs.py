@@ -92,6 +92,16 @@ def test_every_public_name_has_its_line_in_the_api(monkeypatch):
     assert not [o.shown for o in listed if text.count(f'| [`{o.shown}`](#{o.label}) | ') != 1]
     with pytest.raises(ValueError, match='nbs/api'): pages.task_of('elsewhere.new')
 
+def test_reference_pages_show_the_exported_source(monkeypatch):
+    "Folded, word for word; a method has no other one than its class"
+    monkeypatch.syspath_prepend(str(root/'nbs'))
+    page = import_module('_pages').read_page(root/'nbs/save/03_checkpoint.ipynb')
+    folded = re.findall(r'<details class="source">.*?</details>', '\n'.join(c.source for c in page.cells), flags=re.S)
+    for name in 'Checkpoint', 'save', 'load', 'rewind', 'load_best':
+        f = getattr(import_module('trainer_nb.save.checkpoint'), name)
+        assert sum(inspect.getsource(f).rstrip() in o for o in folded) == 1, name
+    assert not [o for o in folded if o.count('\n') < 5]
+
 def comments(f):
     "Those beside the parameters and the end of the signature; dataclasses have no such source"
     if not inspect.isfunction(f) or f.__code__.co_filename[0] == '<': return []

@@ -86,13 +86,13 @@ def test_a_pass_goes_on_from_any_batch(kind, mode, tmp_path):
 
 @pytest.mark.filterwarnings('ignore:resume. train_dl')
 def test_loaders_without_a_length(tmp_path):
-    "`is_last_batch` reads one batch ahead, which is not lost"
+    "`is_last` reads one batch ahead, which is not lost"
     def dls():
         return {k: Unsized(stock(n, 4, 1, TensorDataset, generator=torch.Generator().manual_seed(n)))
                 for k, n in (('a', 24), ('b', 14))}
     _, losses = by_hand({k: o.dl for k, o in dls().items()}, 'longest', 1)
     last = []
-    def look(learn): last.append(learn.is_last_batch)
+    def look(learn): last.append(learn.phase.is_last)
     def learner(): return start(dls(), 'longest', hooks=[LambdaHook(before_step=look)])
     whole, *_ = check_resume(learner, tmp_path, stop_at(3), n_epochs=1)
     assert length(whole.train_dl) is None and last[:len(losses)] == [False]*(len(losses) - 1) + [True]

@@ -266,6 +266,21 @@ def test_means_so_far_for_the_live_line():
     assert seen[:5] == pytest.approx(means)
     assert seen[9] == learn.history.valids['valid_loss_ce'][0]
 
+def test_a_hook_prints_means_so_far(capsys):
+    "By their names in the history; at a pass's end they are its values"
+    seen = []
+    def watch(learn):
+        if learn.state.optimizer_step % 2 == 0 or not learn.training: seen.append((learn.training, learn.means()))
+    learn = made(valid_dl=batches(13, 2), metrics=[accuracy, Metric(Total(), name='total')],
+                 hooks=[LambdaHook(after_step=watch)])
+    h = learn.fit(1)
+    steps, ns = h.steps['train_loss'], [len(y) for _, y in batches()]
+    trained = [o['train_loss'] for training, o in seen if training]
+    assert trained == pytest.approx([sum(v*n for v, n in zip(steps[:i], ns))/sum(ns[:i]) for i in (2, 4)])
+    row = h.epoch_rows[0]
+    assert seen[-1][1].items() <= row.items() and {*seen[0][1]} == {o for o in row if o.startswith('train_')}
+    assert learn.means() == {}
+
 # a loss that is no tensor, or none at all
 
 def test_a_loss_that_is_a_number():

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest, torch
 
 from common import batches, digest, make_learner
+from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.columns import Accumulator
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
+from trainer_nb.save import Checkpoint
 from trainer_nb.show import display as module
 from trainer_nb.show.display import Log, progress
 
@@ -140,7 +142,8 @@ def in_slow_motion(monkeypatch, s=10.):
     monkeypatch.setattr(module, 'perf_counter', lambda: clock[0])
     return LambdaHook(after_step=turn, name='Turn')
 
-@pytest.mark.parametrize('hooks, every', [((), 3), ((Log(60),), 6), ((Log(None),), None)])
+@pytest.mark.parametrize('hooks, every', [((), 3), ((Log(60),), 6), ((Log(None),), None), ((Log('1min'),), 6),
+                                          ((Log('5 steps'),), 5)])
 def test_a_log_has_a_line_every_30_seconds_or_as_often_as_it_is_told(monkeypatch, hooks, every):
     learn = learner('text', valid_dl=None, hooks=[*hooks, in_slow_motion(monkeypatch)])
     pipe = Pipe()
@@ -169,14 +172,36 @@ def test_the_same_lines_go_to_logging(monkeypatch, caplog):
     learner(False, hooks=[Log(logger='d'), LambdaHook(after_step=stop)]).fit(1)
     assert caplog.messages == ['stopped in epoch 0, after 3 of 40 training batches']
 
-def test_a_log_takes_seconds_and_changes_no_number(monkeypatch, capsys):
-    for wrong in 0, -1.:
-        with pytest.raises(ValueError, match='expected seconds above 0, or None'): Log(wrong)
+def test_a_log_counts_steps_of_the_optimizer_and_epochs(capsys):
+    learner(False, hooks=[GradAccum(4), Log('2 steps')]).fit(1)
+    assert re.findall(r'batch (\d+)/40 · loss', capsys.readouterr().out) == ['8', '16', '24', '32', '40']
+    learner(False, hooks=[Log('2 epochs')]).fit(5)
+    assert re.findall(r'^[ *] +(\d) ', capsys.readouterr().out, re.M) == ['1', '3']
+
+@pytest.mark.parametrize('where', ['text', 'tty', 'log'])
+def test_each_saved_checkpoint_is_a_line_of_a_log(where, capsys, caplog, tmp_path):
+    "Once it is on disk, by its name, and with its value where that is the best so far; a bar is not disturbed"
+    caplog.set_level('INFO')
+    losses = iter([.5, .25, .75])
+    check = Checkpoint(tmp_path)
+    learn = learner(False if where == 'log' else where, valid_dl=[None], metrics=[], hooks=[check],
+                    eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))})
+    learn.fit(3, hooks=[Log(logger='a')] if where == 'log' else [])
+    said = [o for o in (caplog.messages if where == 'log' else capsys.readouterr().out.splitlines()) if 'saved' in o]
+    names = [o['file'] for o in check.folder.manifests()]
+    assert said == ([] if where == 'tty' else [
+        f'saved {names[0]} after epoch 0, best valid_loss 0.5 so far',
+        f'saved {names[1]} after epoch 1, best valid_loss 0.25 so far', f'saved {names[2]} after epoch 2'])
+
+def test_a_log_takes_a_number_and_a_unit_and_changes_no_number(monkeypatch, capsys):
+    for wrong in 0, -1., True, '0 steps', '2.5 steps', '10 minutes', 'daily':
+        with pytest.raises(ValueError, match=f"every is {wrong!r}: expected 'epoch', '2 epochs', '200 steps', '30 s'"):
+            Log(wrong)
     def run(*hooks):
         learn = learner(False, hooks=hooks)
         learn.fit(2, valid_every=7)
         return digest(learn)
-    assert run(Log(.001), Log(logger='x')) == run() and not re.search(r'[\r\x1b]', capsys.readouterr().out)
+    assert run(Log(.001), Log('3 steps', 'x')) == run() and not re.search(r'[\r\x1b]', capsys.readouterr().out)
 
 
 # fastprogress, and `progress`

@@ -189,6 +189,29 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     seeded(0, shuffled, shuffled, hooks=[Measured(), high]).fit(3)
     assert [o['metric'] for o in high.folder.manifests()] == [3., 2.]
 
+@pytest.mark.parametrize('kwargs, steps', [
+    (dict(every='2 epochs'), [10, 20, 25]), (dict(every='10 steps'), [10, 20, 25]), (dict(every=10), [10, 20, 25]),
+    (dict(monitor='valid_loss', every='9 epochs'), [5, 15, 25]),
+    (dict(monitor='valid_loss', best_only=True), [5, 15]),
+    (dict(monitor='valid_loss', best_only=True, every=1), [5, 15])])
+def test_how_often_it_saves(tmp_path, kwargs, steps):
+    "Five epochs of five steps, of which the first and the third are the best so far; then a stop"
+    values = iter([5., 6., 3., 4., 7.])
+    class Measured(Hook):
+        def after_valid(self, learn): learn.history.valid_rows[-1]['valid_loss'] = next(values)
+    check = Checkpoint(tmp_path, keep=99, **{'monitor': None, **kwargs})
+    learn = seeded(0, shuffled, shuffled, hooks=[Measured(), check])
+    learn.fit(5)
+    assert [o['step'] for o in check.folder.manifests()] == steps and len(check.saved) == len(steps)
+    learn.fit(1, hooks=[stop_at(27)])
+    assert [o['step'] for o in check.folder.manifests()[len(steps):]] == ([] if 'best_only' in kwargs else [27])
+
+def test_the_best_only_needs_a_column_that_says_which():
+    with pytest.raises(ValueError, match="monitor is None, .* expected a column's name"):
+        Checkpoint('a', best_only=True, monitor=None)
+    with pytest.raises(ValueError, match="monitors 'valid_loss', but there is no valid_dl"):
+        seeded(0, shuffled, hooks=[Checkpoint('a', best_only=True)]).fit(1)
+
 def test_files_of_others_are_never_touched(tmp_path, capsys):
     "Those of another run stay, and the newest is the one that was written last, whatever its step"
     others = [tmp_path/o for o in ('notes.txt', 'checkpoint-00001-step-1.pt', 'checkpoint-mine.json', 'model.tmp')]

@@ -77,7 +77,7 @@ class GradAccum(Hook):
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         k, weight, _ = self.open.get(learn.opt_name, (self.n, 0., None))
-        if k < self.n and not learn.is_last_batch: return False
+        if k < self.n and not learn.phase.is_last: return False
         self.open.pop(learn.opt_name, None)
         grads = [*map(local, gradients(learn.opt))]
         if isinstance(weight, Tensor): weight = to_device(weight.clamp(min=1e-20), learn.device)
@@ -107,7 +107,7 @@ class GradAccum(Hook):
 
     def _finish(self, learn):
         "Step the optimizers whose windows are still open at the end of an epoch"
-        if learn.training and self.open and learn.is_last_batch: learn.phase.step([*self.open])
+        if learn.training and self.open and learn.phase.is_last: learn.phase.step([*self.open])
 
 # %% ../../nbs/features/01_gradients.ipynb #19f782f0
 _DTYPES = {'bf16': torch.bfloat16, 'bfloat16': torch.bfloat16, 'fp16': torch.float16, 'float16': torch.float16}

@@ -360,6 +360,15 @@ class Learner:
             return phase.sums.means(self.world)
 
     @with_comments
+    def means(self) -> dict[str, float]:    # 'train_loss', 'train_<metric>'; in validation 'valid_...'; else {}
+        "Return the means so far in the pass that runs, weighted by samples, on this rank; waits for the device"
+        sums = self.phase.sums
+        if sums is None: return {}
+        rest = sums.running(self.world.size == 1)
+        losses = zip(sums.losses, sums.columns.totals(sums.losses))
+        return {k: total/w for k, (total, w) in losses if w} | {sums.prefix + k: v for k, v in rest.items()}
+
+    @with_comments
     def predict(self,
         *data: object,              # inputs, with or without targets: a loader; a tensor, array or
                                     # tuple of them; a mapping, one batch by name; a list of texts
@@ -655,11 +664,6 @@ class Learner:
         "Finished batches of the fit's open validation pass; 0 if there is none"
         valid = getattr(self.fitting or self.stopped, 'valid', None)
         return 0 if valid is None else valid.pass_.n
-
-    @property
-    def is_last_batch(self) -> bool:
-        "Whether this is the epoch's last training batch; if the length is unknown or uncertain, reads the next one"
-        return self.phase.is_last
 
     @with_comments
     def record(self,

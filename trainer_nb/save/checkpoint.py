@@ -6,26 +6,18 @@
 __all__ = ['Checkpoint', 'resume_from', 'save', 'load', 'rewind', 'load_best']
 
 # %% ../../nbs/save/03_checkpoint.ipynb #98e0e417
-import math, re, warnings
+import math, warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
-from threading import Thread
 from time import perf_counter
 
-from ..base import format_value, listed
+from ..base import format_value, listed, read_every
 from ..data import set_rng_states
 from ..loop import Fit, Hook, Learner, as_count
 from .files import Folder, arrived, best_of, host_copy, read_checkpoint, read_state, write_state
 from .state import capture, load_weights, restore
 from .watch import Monitor
-
-# %% ../../nbs/save/03_checkpoint.ipynb #c9678e7f
-def _parse_every(every):
-    "Read `every` of `Checkpoint`; return optimizer steps and seconds between two saves, infinite if not by these"
-    m = re.fullmatch(r'epoch|([1-9]\d*)|(?=.*[1-9])(\d+\.?\d*) *(s|min|h)', str(every))
-    if m is None: raise ValueError(
-        f"every is {every!r}: expected 'epoch', a number of optimizer steps, or a duration such as '10min'")
-    return int(m[1] or 0) or math.inf, float(m[2] or math.inf)*{'s': 1, 'min': 60, 'h': 3600}.get(m[3], 1)
 
 # %% ../../nbs/save/03_checkpoint.ipynb #30034799
 def _check(learn):
@@ -47,27 +39,28 @@ class Checkpoint(Hook):
 
     def __init__(self,
         folder: str | Path,          # created if it does not exist
-        every: str | int = 'epoch',  # 'epoch', number of optimizer steps, or a duration, '10min'; besides, it
-                                     # saves at each validation that is the best so far, and at the end
+        every: str | int = 'epoch',  # 'epoch', '2 epochs', optimizer steps, 500 or '500 steps', or a duration, '10min';
+                                     # besides, it saves at each validation that is the best so far, and at the end
         keep: int = 3,               # ≥ 1: number of the latest checkpoints to keep
         monitor: str | None = 'valid_loss', # column of the validations or epochs; None: keep no best one
         mode: str | None = None,     # 'min' or 'max': which values are better; None: by the name
+        best_only: bool = False,     # True: save only at validations that are the best so far, whatever `every`
         strict: bool = False,        # True: an error while saving ends training; False: a warning
         what: str = 'all',   # 'trainable': leave out frozen weights that no optimizer has stepped, if
                              # all optimizers have a state, which tells (not SGD without momentum);
                              # the program that loads the checkpoint must bring the same ones
     ):
-        self.steps, self.seconds = _parse_every(every)
-        self.folder, self.every, self.keep = Folder(folder), every, as_count('keep', keep)
-        self.monitor, self._watch = monitor, None if monitor is None else Monitor(monitor, mode)
-        self.mode = mode
         if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
-        self.strict, self.what = strict, what
+        n, unit = (math.inf, '') if best_only else read_every(every, 'step')
+        self.epochs, self.steps, self.seconds = (n if o == unit else math.inf for o in ('epoch', 'step', 's'))
+        self.folder, self.keep, self.strict, self.what = Folder(folder), as_count('keep', keep), strict, what
+        self.monitor, self.mode, self.best_only = monitor, mode, best_only
+        self._watch = Monitor(monitor, mode) if monitor is not None or best_only else None
         self.run = None                 # id of the run, in the manifests that it writes
         self.saved_at = None            # where the last save was made; None after one that failed
         self.n_saves = 0                # number of saves
-        self._thread = None             # writes the last save
-        self._error = None              # of that, not reported yet
+        self.saved: list[str] = []      # a sentence for each that is on disk
+        self._writing: Future | None = None     # the last save, until it is reported
         self._due = math.inf            # clock of the next save
 
     def state_dict(self) -> dict: return {'run': self.run}
@@ -75,8 +68,8 @@ class Checkpoint(Hook):
     def load_state_dict(self, state: dict) -> None: self.run = state['run']
 
     def before_fit(self, learn: Learner) -> None:
-        if self._watch is not None:
-            if self.monitor != 'valid_loss': self._watch.check(self.name, learn)
+        if self._watch:
+            if self.monitor != 'valid_loss' or self.best_only: self._watch.check(self.name, learn)
             self.mode = self._watch.mode
         is_new = self.run is None or not (learn.history.n_steps or learn.plan.has_begun)
         if is_new: self.run, self.saved_at = learn.world.first(token_hex(4)), None
@@ -105,10 +98,12 @@ class Checkpoint(Hook):
 
     def after_epoch(self, learn: Learner) -> None:
         is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
-        if self.every == 'epoch' or learn.world.first(is_last or self._is_best(learn)): self.save(learn)
+        is_due = is_last and not self.best_only or learn.state.epoch % self.epochs == 0
+        if is_due or learn.world.first(self._is_best(learn)): self.save(learn)
 
     def after_cancel(self, learn: Learner) -> None:
-        if learn.fitting.rng_states is not None: self.save(learn, again=False)      # stopped between two batches
+        if learn.fitting.rng_states is not None and not self.best_only:     # stopped between two batches
+            self.save(learn, again=False)
 
     def after_fit(self, learn: Learner) -> None:
         try: self.finish()
@@ -120,7 +115,7 @@ class Checkpoint(Hook):
         [row] = history.valid_rows[-1:] or [{}]
         end = row.get('batch')
         if self.monitor not in row and history.ends: row, end = history.epoch_rows[-1], history.ends[-1]
-        rating = self._watch.rating(row) if self._watch is not None and end == history.n_steps else None
+        rating = self._watch.rating(row) if self._watch and end == history.n_steps else None
         return {'run': self.run, 'step': state.optimizer_step, 'epoch': state.epoch, 'position': learn.position,
                 'processes': learn.world.size, 'monitor': self.monitor, 'metric': rating and row[self.monitor],
                 'rating': rating and [*rating],     # lower for a better one
@@ -151,26 +146,27 @@ class Checkpoint(Hook):
             state = learn.world.whole(capture(learn, what=self.what))
             if learn.is_main:
                 parts = host_copy(state), arrived(learn.device), self._info(learn)     # in this order
-                self._thread = Thread(target=self._write, args=parts)
-                self._thread.start()
+                thread = ThreadPoolExecutor(1)
+                self._writing = thread.submit(self._write, *parts)
+                thread.shutdown(wait=False)     # ends once it has written
         except Exception as e: self._fail(e)
         self._due = perf_counter() + self.seconds
         if not learn.is_fitting: self.after_fit(learn)
 
     def _write(self, state, wait, info):
-        try:
-            wait()
-            self.folder.put(state, info)
-            mine = self.folder.manifests(self.run)
-            best = best_of(mine)
-            for o in mine[:-self.keep]:
-                if o is not best: self.folder.drop(o)
-        except Exception as e: self._error = e
+        wait()
+        self.folder.put(state, info)
+        mine = self.folder.manifests(self.run)
+        best, new = best_of(mine), mine[-1]
+        words = f', best {new["monitor"]} {format_value(new["metric"])} so far' if new is best else ''
+        self.saved.append(f'saved {new["file"]} {new["position"]}{words}')
+        for o in mine[:-self.keep]:
+            if o is not best: self.folder.drop(o)
 
     def finish(self) -> None:
         "Wait until the last save is on disk; warn of an error, or raise it if `strict`"
-        if self._thread: self._thread.join()
-        error, self._thread, self._error = self._error, None, None
+        error = self._writing and self._writing.exception()
+        self._writing = None
         if error: self._fail(error)
 
     def _fail(self, e):

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..base import format_time, format_value, printable
+from ..base import format_time, format_value, printable, read_every
 from ..data import length
 from trainer_nb.draw import (
     ALARM, COLORS, GREY, Chart, Plot, current_cell, lost_widget, marimo_outputs, running_shell,
@@ -32,8 +32,7 @@ from ..loop import ENDS, History, Learner, MainProcessHook, rank
 # %% ../../nbs/show/02_display.ipynb #84852d49
 def front_end() -> str:  # 'html' in a kernel and in marimo, 'tty' at a terminal, or 'text'
     "Return the kind of output that this process can draw on"
-    has_kernel = getattr(running_shell(), 'kernel', None) is not None
-    if has_kernel or marimo_outputs() is not None: return 'html'
+    if getattr(running_shell(), 'kernel', None) or marimo_outputs() is not None: return 'html'
     return 'tty' if sys.stdout.isatty() else 'text'
 
 # %% ../../nbs/show/02_display.ipynb #9f1aeb2d
@@ -133,7 +132,7 @@ _BUSY = 'the kernel is busy, or gone'
 
 class Notebook:
     "Outputs of a cell that change in place: a status line, a picture, and a table"
-    next = 0.       # clock before which it has nothing to draw
+    next = every = 0.       # clock before which it has nothing to draw; it has no lines
 
     def __init__(self, n: int = 3):     # 1: only the line
         self.n, self.outputs = n, []    # outputs: lists of the handle and the bundle that it shows
@@ -186,7 +185,7 @@ class Text:
 
     @property
     def width(self) -> int:     # the maximum of a line
-        return 10**6 if self.logger is not None else max(get_terminal_size().columns - 1, 10)
+        return 10**6 if self.logger else max(get_terminal_size().columns - 1, 10)
 
     def _put(self, text=''):
         "Overwrite the terminal's current line; a ^C then overwrites its start"
@@ -194,7 +193,7 @@ class Text:
 
     def write(self, text: str) -> None:
         "Print or log lines; those that follow quickly are flushed together"
-        if self.logger is not None: return self.logger.info(text)
+        if self.logger: return self.logger.info(text)
         if self.is_tty: self._put()
         is_due = (now := perf_counter()) >= self.flush_at
         if is_due: self.flush_at = now + self.flush_s
@@ -245,9 +244,9 @@ def progress(
 ) -> Iterator:                  # over the same items
     "Show a bar while a loop runs over `items`: `for batch in progress(dl): ...`"
     from fastprogress.fastprogress import ProgressBar
-    total = length_hint(items) or None if total is None else total
+    total = total or length_hint(items)
     screen, n, start = open_screen(front_end(), 1), 0, perf_counter()
-    bar = ProgressBar(None, total='noinfer' if total is None else total)
+    bar = ProgressBar(None, total=total or 'noinfer')
     bar.lt = ' < '
     bar.on_update = lambda n, text: screen.draw(Status(text, share=min(n/total, 1) if total else None))
     bar.update(0)
@@ -258,7 +257,7 @@ def progress(
             bar.update(n)
     finally:
         time_s = perf_counter() - start
-        of = f' of {total}' if n < (total or 0) else ''
+        of = f' of {total}' if n < total else ''
         pace = format_pace(n, time_s) if n else ()
         screen.end(Status(f'{n}{of} steps in {format_time(time_s)}', (), pace, state='stopped' if of else 'done'))
 
@@ -386,7 +385,7 @@ class Display(Onlooker):
         where: bool | str = True,  # 'html', 'tty' or 'text'; True: what `front_end` finds
         plot: bool = True,         # whether to plot losses, metrics and learning rates, in a notebook
     ):
-        if where is not True and where not in ('html', 'tty', 'text'):
+        if where not in (True, 'html', 'tty', 'text'):
             raise ValueError(f"display is {where!r}: expected True, False, 'html', 'tty' or 'text'")
         if where == 'html' and running_shell() is None and marimo_outputs() is None:
             raise ValueError("display='html' needs IPython or marimo, as in a notebook")
@@ -402,6 +401,9 @@ class Display(Onlooker):
         self.is_paused, self.plotted_at = False, -math.inf      # clock of the latest picture
         self.budget, self.screen = Budget(), self._make_screen(learn)
         self.is_open = self.screen is not None
+        has_lines = self.is_open and self.screen.every
+        self.saved = getattr(learn.provider('checkpoints') if has_lines else None, 'saved', ())
+        self.n_told = len(self.saved)
         if learn.plan.has_begun: self.before_epoch(learn)       # it may be in mid-epoch
 
     @harmless
@@ -416,7 +418,14 @@ class Display(Onlooker):
     def before_valid(self, learn: Learner) -> None: self.pace.count(learn)
 
     def after_step(self, learn: Learner) -> None:
+        if len(self.saved) > self.n_told: self.tell(learn)
         if perf_counter() >= self.next and learn.phase in learn.fitting.phases.values(): self.draw(learn)
+
+    @harmless
+    def tell(self, learn: Learner) -> None:
+        "Print that checkpoints are on disk"
+        for line in self.saved[self.n_told:]: self.screen.write(line)
+        self.n_told = len(self.saved)
 
     @harmless
     def after_valid(self, learn: Learner) -> None:
@@ -426,7 +435,7 @@ class Display(Onlooker):
         self.pace.count(learn)
         at_end = (learn.fitting.is_trained or h.n_steps == self.pace.end
                   or learn.state.batch_idx == length(learn.train_dl))
-        if at_end or not (isinstance(screen, Text) and screen.every): return
+        if at_end or not screen.every: return
         screen.write(Status(self._where(learn), _named(h.valid_rows[-1]), self.pace.words()).text(screen.width))
 
     @harmless
@@ -438,6 +447,7 @@ class Display(Onlooker):
     def after_fit(self, learn: Learner) -> None:
         "Leave a picture and a table, or a last line"
         h, pace, screen = learn.history, self.pace, self.screen
+        self.tell(learn)
         self.is_open = False
         self.close(learn)
         if pace is None: return     # an error came before there was anything to see
@@ -473,8 +483,9 @@ class Display(Onlooker):
                 row, of = h.epoch_rows[best], '' if column == 'valid_loss' else f'{column} '
                 words[-1] += f' (best {of}{format_value(row[column])}, epoch {row["epoch"]})'
         words += [*self.remarks, *pace.waiting(learn)]
-        if self.is_paused: return Status(f'paused · {self._where(learn)}', words, (), pace.share, 'paused')
-        return Status(self._where(learn), words, pace.words(), pace.share)
+        where = self._where(learn)
+        if self.is_paused: return Status(f'paused · {where}', words, (), pace.share, 'paused')
+        return Status(where, words, pace.words(), pace.share)
 
     @harmless
     def draw(self, learn: Learner) -> None:
@@ -508,20 +519,27 @@ class Display(Onlooker):
 
 # %% ../../nbs/show/02_display.ipynb #d054bfa2
 class Log(Display):
-    "Print or log a line per epoch, per validation pass, and every few seconds: for streamed data"
+    "Print or log a line per epoch, per validation pass and saved checkpoint, and every few seconds or steps"
     unique, where, plots = False, None, False
     def __init__(self,
-        every: float | None = 30.,    # seconds between two lines, > 0; None: only epochs and validation passes
+        every: float | str | None = 30.,    # seconds between two lines of an epoch, '200 steps' of the optimizer,
+                                            # '10min', or '2 epochs' between two rows; None: a row per epoch only
         logger: str | logging.Logger | None = None,  # of Python's `logging`, or its name (level INFO); None: print
     ):
-        if every is not None and not every > 0:
-            raise ValueError(f'Log(every) is {every!r}: expected seconds above 0, or None')
-        self.every, self.logger = every or math.inf, logger
-        self.provides = ('lines',) if logger is None else ()
+        self.n, self.unit = read_every('epoch' if every is None else every, 's')
+        self.logger, self.provides = logger, ('lines',) if logger is None else ()
 
     def _make_screen(self, learn):
         logger = logging.getLogger(self.logger) if isinstance(self.logger, str) else self.logger
-        return Text(front_end() == 'tty', self.every, logger)
+        return Text(front_end() == 'tty', self.n if self.unit == 's' else math.inf, logger)
+
+    def after_step(self, learn: Learner) -> None:
+        if self.unit == 'step' and self.is_open and learn.stepped and learn.state.optimizer_step % self.n == 0:
+            self.next = self.screen.next = 0.
+        super().after_step(learn)
+
+    def after_epoch(self, learn: Learner) -> None:
+        if self.unit != 'epoch' or learn.state.epoch % self.n == 0: super().after_epoch(learn)
 
 # %% ../../nbs/show/02_display.ipynb #6dc37a45
 def show(learn: Learner) -> None:

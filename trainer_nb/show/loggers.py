@@ -7,12 +7,11 @@ __all__ = ['Logger', 'JSONLLogger', 'CSVLogger', 'flatten', 'TensorBoardLogger',
            'MLflowLogger']
 
 # %% ../../nbs/show/05_loggers.ipynb #020102ce
-import csv, json, math, os, re, warnings
+import csv, json, math, re, warnings
 from bisect import bisect_left
 from contextlib import redirect_stdout
-from heapq import merge
 from io import StringIO
-from itertools import count, takewhile
+from itertools import chain, count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,14 @@ from .display import Onlooker
 
 # %% ../../nbs/show/05_loggers.ipynb #ba02fff6
 def _entries(h, done, n, wait):
-    "Yield what comes after `done`, up to batch `n`, in order: (kind, batches, values)"
+    "List what comes after `done`, up to batch `n`, in order: (kind, batches, values)"
     n_steps, n_valid, n_epoch = done
     columns = h.fetch(n, lambda name: n_steps, wait)
     steps = (('step', i, {'epoch': bisect_left(h.ends, i), **{k: v for k, v in zip(columns, row) if v == v}})
              for i, row in enumerate(zip(*columns.values()), n_steps + 1))
     valids = (('valid', row['batch'], row) for row in h.valid_rows[n_valid:])
     epochs = (('epoch', *o) for o in zip(h.ends[n_epoch:], h.epoch_rows[n_epoch:]))
-    return takewhile(lambda o: o[1] <= n, merge(steps, valids, epochs, key=itemgetter(1)))
+    return sorted((o for o in chain(steps, valids, epochs) if o[1] <= n), key=itemgetter(1))
 
 def _up_to(h, n):
     "Count what a history has up to batch `n`: batches, validation passes, epochs"
@@ -111,16 +110,16 @@ class _FileLogger(Logger):
                 aside = self.path.replace(next(o for o in names if not o.exists()))
                 print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
         self.append()
+        self.file.truncate(self.size)       # what comes after, such as an unfinished line, goes
 
     def append(self) -> None:
-        "Open the file, without what comes after the place where it is complete, such as an unfinished line"
+        "Open the file at its end"
         self.file = open_file(self.path, 'a', encoding='utf-8', newline='')
-        self.file.truncate(self.size)
 
     def flush(self) -> None:
         "Remember up to where the file is complete; raises FileNotFoundError if it was deleted"
         self.file.flush()
-        self.size = os.fstat(self.file.fileno()).st_size
+        self.size = self.path.stat().st_size
         self.ending = _ending(self.path, self.size)
 
     def close(self, learn: Learner) -> None:
@@ -172,9 +171,7 @@ class CSVLogger(_FileLogger):
         table = csv.DictWriter(text, columns)
         table.writeheader()
         table.writerows(self._read())
-        data = text.getvalue().encode()
-        with replacing(self.path, flush=False) as f: f.write(data)
-        self.size = len(data)
+        with replacing(self.path, flush=False) as f: f.write(text.getvalue().encode())
         self.append()
 
 # %% ../../nbs/show/05_loggers.ipynb #5e61afb7
@@ -191,7 +188,7 @@ def flatten(config: Any, name: str = '') -> dict[str, bool|int|float|str]:
         parts = [flatten(v, f'{name}.{k}' if name else str(k)) for k, v in config.items()]
         return {k: v for part in parts for k, v in part.items()}
     if config is None and not name: return {}
-    if not isinstance(config, (bool, int, float, str)):
+    if not isinstance(config, (int, float, str)):
         config = re.sub(' at 0x[0-9a-f]+', '', getattr(config, '__qualname__', None) or str(config))
     return {name or 'config': config}
 

@@ -241,9 +241,7 @@ def lr_find(learn: Learner,
         suggest = (suggest,) if isinstance(suggest, str) else tuple(suggest)
         if {*suggest} - {*RULES}: raise ValueError(f'suggest is {suggest}: expected some of {", ".join(RULES)}')
         if opt is None and len(learn.opts) == 1: [opt] = learn.opts
-        if opt not in learn.opts:
-            names = ', '.join(map(repr, filter(None, learn.opts))) or 'none, as the only optimizer has no name'
-            raise ValueError(f'opt is {opt!r}: expected {names}')
+        if opt not in learn.opts: raise ValueError(f'opt is {opt!r}: expected one of {[*learn.opts]}')
         where = learn.display and learn.display.where
         screen = where and open_screen(front_end() if where is True else where)
         curve, budget = LRCurve(float(start), float(end), n_steps, suggest), Budget()
