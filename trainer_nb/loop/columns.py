@@ -9,11 +9,13 @@ __all__ = ['CHUNK', 'COLUMNS_KINDS', 'ACCUMULATOR_KINDS', 'Columns', 'Accumulato
 import math, warnings
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from itertools import chain, product, repeat, zip_longest
+from itertools import chain, product, zip_longest
 from threading import get_ident
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,24 +27,21 @@ from .world import World
 # %% ../../nbs/loop/06_columns.ipynb #3bb19c99
 CHUNK = 256     # batches that are packed together
 
-def _sent(values):
-    "Return an array of numbers; or a tensor on its way to the host, and the event after which it is there"
-    if not any(issubclass(o, Tensor) for o in {*map(type, values)}): return array('d', values), None
-    t = stack_scalars(values)
-    if not t.is_cuda: return t.to('cpu', torch.float64), None
-    res = torch.empty(len(t), dtype=torch.float64, pin_memory=True).copy_(t, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record()
-    return res, event
-
 def _as_array(t):
-    "Copy a tensor on the host to an array"
+    "Copy a tensor to an array"
     res = array('d', bytes(8*len(t)))
     if len(t): torch.frombuffer(res, dtype=torch.float64).copy_(t)
     return res
 
-def _as_tensor(values):
-    return torch.frombuffer(values, dtype=torch.float64) if values else torch.zeros(0, dtype=torch.float64)
+def _sent(values):
+    "Return an array of numbers; or a tensor on its way to the host, and the event after which it is there"
+    if not any(issubclass(o, Tensor) for o in {*map(type, values)}): return array('d', values), None
+    t = stack_scalars(values)
+    if not t.is_cuda: return _as_array(t), None
+    res = torch.empty(len(t), dtype=torch.float64, pin_memory=True).copy_(t, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return res, event
 
 # %% ../../nbs/loop/06_columns.ipynb #e4bc96ed
 COLUMNS_KINDS = {'n': int, 'start': int, 'values': {str: Tensor}, 'weights': {str: Tensor}, 'of_pass': [str]}
@@ -83,20 +82,21 @@ class Columns:
         first, rows, self.rows = self.n - len(self.rows), self.rows, []
         for store, fill, found in zip((self.values, self.weights), (math.nan, 0.), zip(*rows)):
             for name in dict.fromkeys(chain.from_iterable(found)):
-                self.arriving.append((store, name, first, *_sent([*map(dict.get, found, repeat(name), repeat(fill))])))
+                self.arriving.append((store, name, first, *_sent([o.get(name, fill) for o in found])))
         if not any(event for *_, event in self.arriving): self._take()
 
     def _take(self):
         "Append what has arrived, or wait for it"
         for store, name, first, values, event in self.arriving:
-            if event is not None: event.synchronize()
+            if event is not None:
+                event.synchronize()
+                values = _as_array(values)
             column = store.setdefault(name, array('d'))
-            if n := first - self._first(store, name) - len(column): column += self._gap(store, n)
-            column += values if isinstance(values, array) else _as_array(values)
+            column += self._gap(store, first - self._first(store, name) - len(column)) + values
         self.arriving = []
 
     def _first(self, store, name): return self.start if store is self.weights or name in self.of_pass else 0
-    def _gap(self, store, n): return array('d', [0. if store is self.weights else math.nan])*n
+    def _gap(self, store, n): return array('d', [0. if store is self.weights else math.nan])*n      # none below 1
 
     def _settle(self):
         "Bring all values to the host; waits for the device"
@@ -106,8 +106,7 @@ class Columns:
 
     def _slice(self, store, name, start, n):
         res = store.get(name, array('d'))[max(start - self._first(store, name), 0):]
-        if (missing := n - start - len(res)) > 0: res += self._gap(store, missing)
-        return res
+        return res + self._gap(store, n - start - len(res))
 
     @property
     def n_arrived(self) -> int:
@@ -159,7 +158,6 @@ class Columns:
             if len(v) < 8:      # as NumPy adds so few, which takes it longer
                 are_fine, total, weight = all(o >= 0 for o in w), sum(a*b for a, b in zip(v, w) if b), sum(w)
             else:
-                import numpy as np
                 v, w = map(np.frombuffer, (v, w))
                 with np.errstate(all='ignore'): total = (v*w)[w > 0].sum()       # a value may be nan
                 are_fine, weight = (w >= 0).all(), w.sum()
@@ -173,7 +171,7 @@ class Columns:
         "Replace the values with a mean that stay by those of the global batches of all ranks"
         mine = [o for o in self.names_with_mean() if o not in self.of_pass]
         for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            v, w = map(_as_tensor, self.pass_of(name))
+            v, w = map(torch.tensor, map(np.array, self.pass_of(name)))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
@@ -181,24 +179,22 @@ class Columns:
     def state_dict(self, start: int = 0) -> dict:
         "Return the values from batch `start` on, as tensors"
         self._settle()
-        def tensors(store): return {k: _as_tensor(self._slice(store, k, start, 0)) for k in store}
+        def tensors(store): return {k: torch.tensor(np.array(self._slice(store, k, start, 0))) for k in store}
         return {'n': self.n, 'start': self.start, 'values': tensors(self.values), 'weights': tensors(self.weights),
                 'of_pass': sorted(self.of_pass)}
 
-    def load_state_dict(self, state: Mapping) -> None:
+    def load_state_dict(self,
+        state: Mapping,
+        of_pass: bool = False,      # only the values of the open pass, which each rank has of its own shards
+    ) -> None:
         "Restore a state"
         check_kinds(state, COLUMNS_KINDS, 'columns')
-        self.n, self.start, self.rows, self.arriving = state['n'], state['start'], [], []
-        self.values, self.weights = ({k: _as_array(v) for k, v in state[o].items()} for o in ('values', 'weights'))
-        self.of_pass = set(state['of_pass'])
-        self.n_revised += 1
-
-    def load_pass(self, state: Mapping) -> None:
-        "Restore the values of the open pass, which each rank has of its own shards"
-        check_kinds(state, COLUMNS_KINDS, 'columns')
+        if not of_pass: self.n, self.start, self.rows, self.arriving, self.values = state['n'], state['start'], [], [], {}
         for name in self.of_pass: self.values.pop(name, None)       # of another rank
         self.weights, self.of_pass = {k: _as_array(v) for k, v in state['weights'].items()}, set(state['of_pass'])
-        for name, values in state['values'].items(): self.replace(name, self.start, values.tolist())
+        for name, v in state['values'].items():
+            self.replace(name, self.start if of_pass else self._first(self.values, name), _as_array(v))
+        self.n_revised += 1
 
 # %% ../../nbs/loop/06_columns.ipynb #ad0f2ed7
 _RESERVED = 'kind', 'batch', 'epoch', 'step', 'time_s'      # columns of tables and logs
@@ -329,9 +325,9 @@ class Accumulator:
         for name, pairs in found.items():
             n = sum(n for _, n in pairs)
             res[name] = pairs[0][0] if len(pairs) == 1 else sum(v*n for v, n in pairs)/n if n else math.nan
-        for m in self.metrics if self.batches else ():
-            if not m.whole: continue
-            batches = [*filter(None, chain(*zip_longest(*world.all_gather(self._on_host()[m.name]))))]
+        for name, mine in self._on_host().items():
+            m = next(m for m in self.metrics if m.name == name)
+            batches = [*filter(None, chain(*zip_longest(*world.all_gather(mine))))]
             for s in dict.fromkeys(['', *self.sets]):
                 found = [o for of_set, *o in batches if s in ('', of_set)]
                 values = m.columns(m.call(m.of_pass, found)) if found else {}
@@ -352,7 +348,9 @@ class Accumulator:
         found = zip(names, self.columns.totals(names))
         res = {k.removeprefix(self.prefix): total/w for k, (total, w) in found if w}
         for m, of_set, o in self.objects.values() if is_alone and self.columns.n > self.columns.start else ():
-            if m.name not in self.left_out: res |= {self._name(k, of_set): v for k, v in _computed(m, o).items()}
+            if m.name in self.left_out or sum(t.nbytes for t in tensors_in(object_state(o))) > _SMALL: continue
+            with suppress(Exception):       # too few samples as yet
+                res |= {self._name(k, of_set): float(v) for k, v in m.columns(deepcopy(o).compute()).items()}
         return res
 
     def state_dict(self) -> dict:
@@ -382,12 +380,6 @@ def _detached(x):
     return x.detach() if x.requires_grad else x
 
 _SMALL = 2**20      # bytes: a larger metric object is not copied for a live display
-
-def _computed(metric, o):
-    "Compute a copy of a metric object; nothing if it is large, or has too few samples as yet"
-    if sum(t.nbytes for t in tensors_in(object_state(o))) > _SMALL: return {}
-    try: return {name: float(v) for name, v in metric.columns(deepcopy(o).compute()).items()}
-    except Exception: return {}
 
 # %% ../../nbs/loop/06_columns.ipynb #250b6589
 def check_column(name: Any, taken: Iterable[str] = ()) -> None:

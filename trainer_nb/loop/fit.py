@@ -21,7 +21,7 @@ from trainer_nb.base import (
     described, drop_locals, format_bytes, is_oom, memory_in_use, to_device
 )
 from trainer_nb.data import (
-    Batch, Pass, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
+    Batch, Pass, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 )
 from .columns import Accumulator
 from .history import ENDS, Latest
@@ -138,8 +138,7 @@ class Phase:
         found, in_eval = {}, self.in_eval
         try:
             self._bind()
-            chosen = [o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module)]
-            modules = dict.fromkeys([*trained(learn), *chosen])
+            modules = dict.fromkeys([*trained(learn), self.model])
             found |= get_modes(*modules)
             if self.below.training: self.below.in_eval = [m for m, is_training in found.items() if not is_training]
             switch(found, self.training, *modules)
@@ -430,6 +429,9 @@ class Validation(Phase):
 class Stop(CancelFit):
     "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
 
+def _shards(learn): return {o: learn.world.shard(getattr(learn, o)) for o in ('train_dl', 'valid_dl')}
+def _warm(learn): return [name for name, dl in _shards(learn).items() if is_warm(dl)]
+
 def misplaced(e: Cancel) -> RuntimeError:
     "Make the error for a cancel that was raised where there is nothing to end"
     name = type(e).__name__
@@ -458,7 +460,7 @@ class Fit:
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
-        self.warm = []              # loaders that kept worker processes when it was stopped
+        self.warm = []              # names of loaders that kept worker processes when it was stopped
         self.kept = []              # modules that hooks keep in evaluation mode in training
         self.closing = ExitStack()  # what is undone at its end
 
@@ -489,8 +491,8 @@ class Fit:
         self.closing.callback(self._report, learn, e)       # runs first
         if e is not None and not isinstance(e, CancelFit): return bool(self.closing.__exit__(kind, e, tb))
         self.closing.close()
-        if not (learn.cancelled == 'interrupt' or interrupts.n): return True
-        if self.plan.on_interrupt == 'return' and interrupts.n < 2: return True
+        is_asked = learn.cancelled == 'interrupt' or interrupts.n
+        if not is_asked or self.plan.on_interrupt == 'return' and interrupts.n < 2: return True
         is_left = learn.stopped is self and self.is_open(learn.state)
         rest = 'learn.resume() continues' if is_left else 'nothing is left to do'
         raise TrainingInterrupted(f'interrupted {learn.position}; {rest}') from None
@@ -514,11 +516,11 @@ class Fit:
 
     def _free(self, learn):
         "End worker processes; keep passes only if they can be resumed"
-        self.warm = [dl for dl in (*each(learn.train_dl), *each(learn.valid_dl)) if is_warm(learn.world.shard(dl))]
+        self.warm = _warm(learn)
         try:
             for phase in self.phases.values(): phase.pass_.close()
             if learn.cancelled in (*RESUMABLE, 'error') or self.world.size > 1:
-                for dl in self.warm: end_workers(learn.world.shard(dl))
+                for dl in _shards(learn).values(): end_workers(dl)
         finally:
             if self.state == 'stopped': learn.stopped = self
             else:
@@ -559,7 +561,7 @@ class Fit:
 
     def _restore_rng(self):
         learn = self.learn
-        for dl in self.warm: warm_up(learn.world.shard(dl))
+        for name in self.warm: warm_up(_shards(learn)[name])
         set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
         self.rng_states = None
 
@@ -657,7 +659,7 @@ class Fit:
 
     def _last_valid(self):
         "The row of the latest validation of this epoch; {} if there is none"
-        [row] = self.learn.history.valid_rows[-1:] or [{}]
+        row = (self.learn.history.valid_rows or [{}])[-1]
         return row if row.get('epoch') == self.learn.state.epoch else {}
 
     def _close_valid(self):
@@ -700,7 +702,7 @@ class Fit:
         "Leave the open phases, and let `restore(learn)` load an earlier state into this fit"
         learn = self.learn
         for phase in self.phases.values(): phase.pass_.close()
-        for dl in (learn.train_dl, learn.valid_dl): end_workers(learn.world.shard(dl))
+        for dl in _shards(learn).values(): end_workers(dl)
         self.train = self.valid = None
         restore(learn)
         self._restore_rng()
@@ -727,11 +729,10 @@ class Fit:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
         if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
-        def had_workers(dl): return is_warm(learn.world.shard(dl)) or any(map(self.warm.__contains__, each(dl)))
         return {'plan': self.plan.state_dict(), **self._pass_states(),
                 'is_trained': self.is_trained, 'time_s': self.spent_s,
                 'in_eval': [k for k, m in named_parts(learn).items() if m in (in_eval or ())],
-                'warm': [o for o in ('train_dl', 'valid_dl') if had_workers(getattr(learn, o))]}
+                'warm': sorted({*self.warm, *_warm(learn)})}
 
     def _pass_states(self): return {'train': None, 'valid': None, **{k: o.state_dict() for k, o in self.phases.items()}}
 
@@ -749,7 +750,7 @@ class Fit:
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
             self.valid = Validation.over(learn, learn.valid_dl)
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
-        self.warm = [getattr(learn, o) for o in state['warm']]
+        self.warm = state['warm']
 
     def rank_state(self, learn: Any) -> dict:
         "Return the state of this rank alone, where several train together"
@@ -764,7 +765,7 @@ class Fit:
     def load_rank_state(self, learn: Any, state: Mapping) -> None:
         "Restore the state of this rank"
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
-        learn.history.columns.load_pass(state['columns'])
+        learn.history.columns.load_state_dict(state['columns'], of_pass=True)
         for p, grad in zip(nn.ModuleList(trained(learn)).parameters(), state['grads']):
             p.grad = None if grad is None else grad.to(p.device, copy=True)     # of an open window
         load_object_states(learn.objects, state['objects'])
