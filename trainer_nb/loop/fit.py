@@ -21,7 +21,7 @@ from trainer_nb.base import (
     described, drop_locals, format_bytes, is_oom, memory_in_use, to_device
 )
 from trainer_nb.data import (
-    Batch, Pass, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
+    Batch, Pass, each, end_workers, is_warm, length, rng_states, set_rng_states, warm_up
 )
 from .columns import Accumulator
 from .history import ENDS, Latest
@@ -429,9 +429,6 @@ class Validation(Phase):
 class Stop(CancelFit):
     "The end of a fit that can be resumed; its argument is the request, 'stop' or 'interrupt'"
 
-def _shards(learn): return {o: learn.world.shard(getattr(learn, o)) for o in ('train_dl', 'valid_dl')}
-def _warm(learn): return [name for name, dl in _shards(learn).items() if is_warm(dl)]
-
 def misplaced(e: Cancel) -> RuntimeError:
     "Make the error for a cancel that was raised where there is nothing to end"
     name = type(e).__name__
@@ -460,7 +457,7 @@ class Fit:
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
-        self.warm = []              # names of loaders that kept worker processes when it was stopped
+        self.warm = []              # loaders that kept worker processes when it was stopped
         self.kept = []              # modules that hooks keep in evaluation mode in training
         self.closing = ExitStack()  # what is undone at its end
 
@@ -516,11 +513,11 @@ class Fit:
 
     def _free(self, learn):
         "End worker processes; keep passes only if they can be resumed"
-        self.warm = _warm(learn)
+        self.warm = [dl for dl in (*each(learn.train_dl), *each(learn.valid_dl)) if is_warm(learn.world.shard(dl))]
         try:
             for phase in self.phases.values(): phase.pass_.close()
             if learn.cancelled in (*RESUMABLE, 'error') or self.world.size > 1:
-                for dl in _shards(learn).values(): end_workers(dl)
+                for dl in self.warm: end_workers(learn.world.shard(dl))
         finally:
             if self.state == 'stopped': learn.stopped = self
             else:
@@ -561,7 +558,7 @@ class Fit:
 
     def _restore_rng(self):
         learn = self.learn
-        for name in self.warm: warm_up(_shards(learn)[name])
+        for dl in self.warm: warm_up(learn.world.shard(dl))
         set_rng_states(self.rng_states, learn.train_dl, learn.valid_dl)
         self.rng_states = None
 
@@ -702,7 +699,7 @@ class Fit:
         "Leave the open phases, and let `restore(learn)` load an earlier state into this fit"
         learn = self.learn
         for phase in self.phases.values(): phase.pass_.close()
-        for dl in _shards(learn).values(): end_workers(dl)
+        for dl in (learn.train_dl, learn.valid_dl): end_workers(learn.world.shard(dl))
         self.train = self.valid = None
         restore(learn)
         self._restore_rng()
@@ -729,10 +726,11 @@ class Fit:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
         if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
+        def had_workers(dl): return is_warm(learn.world.shard(dl)) or any(map(self.warm.__contains__, each(dl)))
         return {'plan': self.plan.state_dict(), **self._pass_states(),
                 'is_trained': self.is_trained, 'time_s': self.spent_s,
                 'in_eval': [k for k, m in named_parts(learn).items() if m in (in_eval or ())],
-                'warm': sorted({*self.warm, *_warm(learn)})}
+                'warm': [o for o in ('train_dl', 'valid_dl') if had_workers(getattr(learn, o))]}
 
     def _pass_states(self): return {'train': None, 'valid': None, **{k: o.state_dict() for k, o in self.phases.items()}}
 
@@ -750,7 +748,7 @@ class Fit:
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
             self.valid = Validation.over(learn, learn.valid_dl)
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
-        self.warm = state['warm']
+        self.warm = [getattr(learn, o) for o in state['warm']]
 
     def rank_state(self, learn: Any) -> dict:
         "Return the state of this rank alone, where several train together"
