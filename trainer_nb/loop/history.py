@@ -37,15 +37,15 @@ def format_cell(name: str, v: float, first_s: float) -> str:
     if is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
-    digits = next((n for most, n in ((100, 4), (10_000, 2)) if not abs(v) >= most), 0)
+    digits = 0 if abs(v) >= 10_000 else 2 if abs(v) >= 100 else 4       # of nan: 4
     return f'{v + 0.:.{digits}f}'       # not -0.0000
 
 # %% ../../nbs/loop/07_history.ipynb #9e2f665e
 _IMPORTANT = 'epoch', 'valid_loss', 'train_loss', 'valid_', 'time', 'train_', ''
 
-def _cells(rows, first_s, returned, width):
-    "Return the columns of the table: heading → cells, losses first"
-    table, rest = by_column(rows), [*returned][8:]      # of what steps return
+def _cells(rows, first_s, rest, width):
+    "Return the columns of the table: heading → cells, losses first; `rest`: what steps returned, of which it has none"
+    table = by_column(rows)
     hidden = [*filter(is_rate, table)][4:] + [p + o for p in ('train_', 'valid_') for o in rest]
     columns = {'time' if o == 'time_s' else o: [format_cell(o, v, first_s) for v in values]
                for o, values in table.items() if o not in hidden}
@@ -217,9 +217,10 @@ class History(Shown):
 
     def outcome(self) -> str:
         "Say in a line how the latest fit ended: 'done: 3 epochs, best valid_loss 0.4 in epoch 2, whose weights …'"
-        latest, n, trouble, whose = self.latest, len(self) - self.latest.first, self.trouble, ', whose weights learn has'
+        latest, n, whose = self.latest, len(self) - self.latest.first, ', whose weights learn has'
         if latest.ended: return latest.ended
         if not self.n_steps: return 'nothing is trained yet'
+        trouble = self.trouble
         res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{self.n_steps} batches'
         if n < (latest.n_epochs or 0): res = f'{n} of {latest.n_epochs} epochs, as asked'
         res = f'{res}, but {trouble}' if trouble else f'done: {res}'
@@ -238,7 +239,7 @@ class History(Shown):
         best, n, rows, latest = self.marked(first), len(self), self.epoch_rows, self.latest
         tail = n - most + most//4
         shown = [i for i in range(first, n) if n - first <= most or i < first + most//4 or i > tail or i == best]
-        table = _cells([rows[i] for i in shown], rows[0].get('time_s', 1.) if n else 1., self.returned, width)
+        table = _cells([rows[i] for i in shown], [*rows, {}][0].get('time_s', 1.), [*self.returned][8:], width)
         lines, bold = [[*table]], None
         for before, i, *cells in zip([first - 1, *shown], shown, *table.values()):
             if i > before + 1: lines.append([f'… {i - before - 1} more: learn.history.epochs'])

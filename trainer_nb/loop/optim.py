@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import Parameter, signature
-from itertools import chain, dropwhile, product
+from itertools import chain, dropwhile
 from typing import Any
 
 import torch
@@ -161,8 +161,6 @@ class ParamGroups:
         self.lr, self.decay_norms, self.options = lr or {}, decay_norms, options
         self.optim = torch.optim.AdamW if optim is None else optim
         for pattern, o in self.lr.items(): as_rate(f'the learning rate of {pattern!r}', o)
-        if not callable(self.optim):
-            raise TypeError(f'ParamGroups got optim {optim!r}: expected the class of an optimizer')
 
     def make(self, modules: Sequence[nn.Module], lr: float | None = None) -> Optimizer:
         "Make the optimizer for a model, and a loss function; `lr`: rate of parameters without a match"
