@@ -229,6 +229,8 @@ class Phase:
             self.generator = self.loss = None
             self.result = e.value or {}
             self.pred = self.result.get('pred')
+            if 'loss' in self.result: raise ValueError(
+                "the step yields losses and returns a 'loss' too: leave it out of the dict") from None
         else:
             name, self.loss = _checked_yield(item, opts)
             check_loss(self.loss, self.training)

@@ -274,13 +274,9 @@ class History(Shown):
 
     def chart(self) -> Any: return Plot().final(self.plot_data()) if self.n_steps else None
 
-    def __repr__(self): return self.text()
+    def __repr__(self): return f'{self.title()}\n{self.text()}'.strip('\n')
 
     def _repr_html_(self): return f'<div>{escape(self.title())}</div>{self.picture()}{self.html()}'
-
-    def _repr_mimebundle_(self, **kwargs):
-        data, sizes = super()._repr_mimebundle_(**kwargs)
-        return {**data, 'text/plain': f'{self.title()}\n{self}'.strip()}, sizes
 
     def __getitem__(self, name):
         raise TypeError(
