@@ -377,6 +377,7 @@ _SMALL = 2**20      # bytes: a larger metric object is not copied for a live dis
 # %% ../../nbs/loop/06_columns.ipynb #250b6589
 def check_column(name: Any, taken: Iterable[str] = ()) -> None:
     "Refuse to record a value under a name of a column that the loop makes"
+    if not isinstance(name, str): raise TypeError(f'record got the name {name!r}: expected a string')
     if name.startswith(('train_', 'valid_')) or name in taken or name in _RESERVED: raise ValueError(
         f'`{name}` cannot be recorded: the loop makes columns of this name, or with its prefix. Choose another one; '
         "record('size', value, mean=True) makes train_size and valid_size, as means over samples")
