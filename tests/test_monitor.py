@@ -66,7 +66,7 @@ def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display(tmp_path):
     assert learn.history.best() == learn.history.marked() == 0 and 'marked' not in str(learn.history)
     learn.fit(3)
     assert learn.history.best() == 0 and learn.history.marked() == 3
-    assert str(learn.history).splitlines()[4].lstrip().startswith('* 3')
+    assert learn.history.text().splitlines()[4].lstrip().startswith('* 3')
     assert str(learn.history).endswith('marked: the best epoch of the latest fit')
     assert 'marked: the best epoch' in learn.history.html() and 'marked' not in learn.history.html(first=2)
     assert 'best of this fit valid_score 0.6 · epoch 3' in Plot().chart(learn.history.plot_data()).svg()

@@ -1,7 +1,7 @@
 """Resumable passes over any loader, and loaders. These names are for other wings"""
 from .passes import (
-    Adapter, Batch, Pass, adapter_of, each, end_workers, first_batch, is_stock, is_warm, length, rng_states,
-    samplers_of, set_rng_states, warm_up
+    GENERATORS, Adapter, Batch, Pass, adapter_of, each, end_workers, first_batch, is_stock, is_warm, length, made_of,
+    rng_states, samplers_of, set_rng_states, warm_up
 )
 from .loaders import Loaders, SeededLoader, TensorLoader, as_loader, is_shuffled, sets_of
 from .rows import STOCK_SAMPLERS

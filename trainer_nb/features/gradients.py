@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..base import foreach, local, tensors_in, to_device
 from trainer_nb.loop import (
-    RESUMABLE, Hook, Learner, as_count, as_rate, check_names, check_shared, gradients, is_sum, named_parameters,
+    RESUMABLE, Hook, Learner, as_count, as_rate, check_names, check_shared, gradients, named_parameters,
     parameters, refuse_closures, stack_scalars, steps, total_norm, trained
 )
 
@@ -62,7 +62,7 @@ class GradAccum(Hook):
         if self.n == 1: return nxt()
         phase = learn.phase
         n = phase.total_weight      # of all ranks
-        is_a_sum = (phase.result or {}).get('reduction') == 'sum' or phase.is_default and is_sum(learn.loss_fn)
+        is_a_sum = (phase.result or {}).get('reduction') == 'sum'
         k, weight, unit = self.open.get(phase.opt_names[0], (0, 0., None))
         if k and is_a_sum != (unit is None): raise ValueError(
             'GradAccum got losses that are sums, and others that are means, for one optimizer '

@@ -5,7 +5,7 @@ from .hooks import (
 )
 from .hook_table import HookTable
 from .steps import (
-    as_step, ignored_id, is_sum, kept, loss_option, loss_weight, maker_of, needed_names,
+    as_step, ignored_id, kept, loss_option, loss_weight, maker_of, needed_names,
     stack_scalars, unpack
 )
 from .metrics import Metric, accuracy, as_scores, check_monitored, is_skipped, rank

@@ -33,7 +33,7 @@ from .plan import RESUMABLE, Plan, StepState
 from trainer_nb.loop.snapshot import (
     attributes, changed, get_modes, load_object_states, object_states, set_buffers, set_modes, set_opt_modes, switch
 )
-from .steps import DefaultResult, check_loss, is_number, is_sum, kept, loss_weight, n_samples
+from .steps import DefaultResult, check_loss, is_number, kept, loss_weight, n_samples
 
 # %% ../../nbs/loop/11_fit.ipynb #13d0beb1
 class TrainingInterrupted(KeyboardInterrupt):
@@ -83,6 +83,8 @@ class Interrupts:
         finally: self._set(not is_open)
 
 # %% ../../nbs/loop/11_fit.ipynb #0bebea3d
+def _in_eval(modules): return [m for m in modules if not m.training]
+
 class Phase:
     """One pass over one loader, and all that belongs to its current batch
 
@@ -137,11 +139,15 @@ class Phase:
         self.learn, self.below, learn.phase = learn, learn.phase, self
         found, in_eval = {}, self.in_eval
         try:
-            self._bind()
-            chosen = [o for o in (self.model, self.loss_fn) if isinstance(o, nn.Module)]
-            modules = dict.fromkeys([*trained(learn), *chosen])
+            calls, self.model, self.loss_fn = learn.calls, learn.own_model, learn.own_loss_fn
+            self.at, self.default = calls.at, DefaultResult(self.loss_fn)
+            self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
+            self.do['step'], is_own = learn.step_of(self.training)
+            self.is_default = not is_own
+            for hook in calls.hooks: self.model = hook.model_for(learn, self.model)
+            modules = dict.fromkeys([*trained(learn), self.model])
             found |= get_modes(*modules)
-            if self.below.training: self.below.in_eval = [m for m, is_training in found.items() if not is_training]
+            if self.below.training: self.below.in_eval = _in_eval(found)
             switch(found, self.training, *modules)
             if self.training: set_modes(dict.fromkeys(learn.fitting.kept if in_eval is None else in_eval, False))
             set_opt_modes(learn.opts.values(), self.training)
@@ -150,21 +156,10 @@ class Phase:
             _note_place(learn, e, self.place(), self.batch)
             raise
         finally:
-            learn.phase, self.in_eval = self.below, [m for m in found if not m.training]
+            learn.phase, self.in_eval = self.below, _in_eval(found)
             set_modes(found)
             set_opt_modes(learn.opts.values(), learn.training)
             self.release()
-
-    def _bind(self):
-        "Choose the model, and bind what the loop calls"
-        learn = self.learn
-        calls, self.model, self.loss_fn = learn.calls, learn.own_model, learn.own_loss_fn
-        self.at = calls.at
-        self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
-        self.do['step'], is_own = learn.step_of(self.training)
-        self.is_default = not is_own
-        self.default = DefaultResult(self.loss_fn)
-        for hook in calls.hooks: self.model = hook.model_for(learn, self.model)
 
     def place(self) -> str:
         "Say in words where it is"
@@ -264,11 +259,11 @@ class Phase:
     def add(self, losses: Mapping) -> None:
         "Add the values of the batch to the columns"
         if self.sums is None: return
-        groups = [g for o in self.learn.opts.values() for g in o.param_groups] if self.training else []
-        if len(groups) != len(self.lr_names): self.lr_names = lr_names(self.learn.opts)      # a group was added
-        rates = {name: kept(g['lr']) for name, g in zip(self.lr_names, groups)}
+        rates = self.learn.lrs() if self.training else []
+        if len(rates) != len(self.lr_names): self.lr_names = lr_names(self.learn.opts)      # a group was added
+        rates = dict(zip(self.lr_names, map(kept, rates)))
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
-                      counts=not self.is_padding)
+                      not self.is_padding, self.batch if self.is_default and isinstance(self.batch, Mapping) else ())
         self.recorded = {}
 
     def count(self) -> None:
@@ -303,13 +298,10 @@ class Phase:
     def over(cls, learn: Any, dl: Any) -> 'Phase':
         "Make one over a loader, or this rank's shards of its batches, with the accumulator of losses and metrics"
         self = cls(Pass(learn.world.shard(dl)))
-        sets, (_, is_own) = self.pass_.adapter.sets or ('',), learn.step_of(self.training)
+        sets, columns = self.pass_.adapter.sets or ('',), learn.history.columns if self.training else None
         check_sets(sets, learn.metrics)
-        named = tuple if is_own else lambda: learn.batch.keys() if isinstance(learn.batch, Mapping) else ()
-        columns = learn.history.columns if self.training else None
-        is_summed = not is_own and is_sum(learn.own_loss_fn)
         may_miss = self.training and learn.valid_dl is not None
-        self.sums = Accumulator(learn.metrics, learn.device, columns, sets, is_summed, may_miss, named)
+        self.sums = Accumulator(learn.metrics, learn.device, columns, sets, may_miss)
         return self
 
     def state_dict(self) -> dict:
@@ -489,8 +481,8 @@ class Fit:
         self.closing.callback(self._report, learn, e)       # runs first
         if e is not None and not isinstance(e, CancelFit): return bool(self.closing.__exit__(kind, e, tb))
         self.closing.close()
-        if not (learn.cancelled == 'interrupt' or interrupts.n): return True
-        if self.plan.on_interrupt == 'return' and interrupts.n < 2: return True
+        is_asked = learn.cancelled == 'interrupt' or interrupts.n
+        if not is_asked or self.plan.on_interrupt == 'return' and interrupts.n < 2: return True
         is_left = learn.stopped is self and self.is_open(learn.state)
         rest = 'learn.resume() continues' if is_left else 'nothing is left to do'
         raise TrainingInterrupted(f'interrupted {learn.position}; {rest}') from None
@@ -553,7 +545,7 @@ class Fit:
         modes = get_modes(*modules)
         switch(modes, True, *modules)
         learn.calls.fire('before_fit', learn)
-        self.kept = [m for m in modes if not m.training]
+        self.kept = _in_eval(modes)
         watched = ((h.monitor, h.mode) for h in learn.hooks if getattr(h, 'monitor', None) and hasattr(h, 'mode'))
         learn.history.latest.monitor = next(watched, ('valid_loss', 'min'))
 
@@ -657,7 +649,7 @@ class Fit:
 
     def _last_valid(self):
         "The row of the latest validation of this epoch; {} if there is none"
-        [row] = self.learn.history.valid_rows[-1:] or [{}]
+        row = (self.learn.history.valid_rows or [{}])[-1]
         return row if row.get('epoch') == self.learn.state.epoch else {}
 
     def _close_valid(self):
@@ -726,7 +718,7 @@ class Fit:
     def state_dict(self, learn: Any) -> dict:
         "Return what a checkpoint holds of a fit, besides its RNG states"
         in_eval = None if self.train is None else self.train.in_eval
-        if learn.phase is self.train: in_eval = [m for m in get_modes(*trained(learn)) if not m.training]
+        if learn.phase is self.train: in_eval = _in_eval(get_modes(*trained(learn)))
         def had_workers(dl): return is_warm(learn.world.shard(dl)) or any(map(self.warm.__contains__, each(dl)))
         return {'plan': self.plan.state_dict(), **self._pass_states(),
                 'is_trained': self.is_trained, 'time_s': self.spent_s,
@@ -737,15 +729,13 @@ class Fit:
 
     def load_state_dict(self, learn: Any, state: Mapping, plan: bool = False) -> None:
         "Take over the progress of another fit of the same parts, with `plan` its bounds, too"
-        is_same = self.plan.valid_every == state['plan']['valid_every']
-        self.plan.load_state_dict(state['plan'], plan)
+        wants_valid = self.plan.load_state_dict(state['plan'], plan) or state['is_trained']     # by this fit, too
         self.loaders = learn.train_dl, learn.valid_dl
         self.is_trained, self.time_s = state['is_trained'], state['time_s']
         if state['train'] is not None:
             self.train = Training.over(learn, learn.train_dl)
             parts = named_parts(learn)
             self.train.in_eval = [parts[k] for k in state['in_eval'] if k in parts]
-        wants_valid = state['is_trained'] or plan or is_same        # by this fit, too
         if state['valid'] is not None and wants_valid and learn.valid_dl is not None:
             self.valid = Validation.over(learn, learn.valid_dl)
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
@@ -764,7 +754,7 @@ class Fit:
     def load_rank_state(self, learn: Any, state: Mapping) -> None:
         "Restore the state of this rank"
         for k, phase in self.phases.items(): phase.load_state_dict(state[k], learn.device)
-        learn.history.columns.load_pass(state['columns'])
+        learn.history.columns.load_state_dict(state['columns'], of_pass=True)
         for p, grad in zip(nn.ModuleList(trained(learn)).parameters(), state['grads']):
             p.grad = None if grad is None else grad.to(p.device, copy=True)     # of an open window
         load_object_states(learn.objects, state['objects'])

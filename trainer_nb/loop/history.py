@@ -12,7 +12,7 @@ from copy import deepcopy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 from ..base import format_time, format_value, listed
@@ -37,25 +37,23 @@ def format_cell(name: str, v: float, first_s: float) -> str:
     if is_rate(name): return f'{v:.3g}'
     if v and not .001 <= abs(v) < 1e7: return f'{v:.3e}'
     if .9999 < v < 1: v = .9999         # an accuracy of 1.0000 is one without a mistake
-    digits = next((n for most, n in ((100, 4), (10_000, 2)) if not abs(v) >= most), 0)
+    digits = 0 if abs(v) >= 10_000 else 2 if abs(v) >= 100 else 4       # of nan: 4
     return f'{v + 0.:.{digits}f}'       # not -0.0000
 
 # %% ../../nbs/loop/07_history.ipynb #9e2f665e
 _IMPORTANT = 'epoch', 'valid_loss', 'train_loss', 'valid_', 'time', 'train_', ''
 
-def _cells(rows, first_s, returned, width):
-    "Return the columns of the table: heading → cells, losses first"
-    table, rest = by_column(rows), [*returned][8:]      # of what steps return
-    hidden = {*[*filter(is_rate, table)][4:], *(p + o for p in ('train_', 'valid_') for o in rest)}
+def _cells(rows, first_s, rest, width):
+    "Return the columns of the table: heading → cells, losses first; `rest`: what steps returned, of which it has none"
+    table = by_column(rows)
+    hidden = [*filter(is_rate, table)][4:] + [p + o for p in ('train_', 'valid_') for o in rest]
     columns = {'time' if o == 'time_s' else o: [format_cell(o, v, first_s) for v in values]
                for o, values in table.items() if o not in hidden}
     if rest: columns[f'+{len(rest)} more'] = ['']*len(rows)
-    names = sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_') or is_rate(o)))
-    if width is not None:       # in characters: leave out the least important ones
-        ranked = sorted(names, key=lambda o: next(i for i, start in enumerate(_IMPORTANT) if o.startswith(start)))
-        ends = accumulate(max(5 if o in ('epoch', 'time') else 8, *map(len, [o, *columns[o]])) + 2 for o in ranked)
-        fitting = [o for o, end in zip(ranked, ends) if end <= width + 2]
-        names = [o for o in names if o in fitting]
+    names, left = sorted(columns, key=lambda o: (o != 'epoch', 'loss' not in o.split('_') or is_rate(o))), width or 0
+    for o in sorted(names, key=lambda o: [*map(o.startswith, _IMPORTANT)].index(True)) if width else ():
+        left -= max(5 if o in ('epoch', 'time') else 8, *map(len, [o, *columns[o]])) + 2
+        if left < -2: names.remove(o)       # the least important ones
     return {o: columns[o] for o in names}
 
 # %% ../../nbs/loop/07_history.ipynb #a0393a72
@@ -75,6 +73,7 @@ class Latest:
 # %% ../../nbs/loop/07_history.ipynb #18ae9dc6
 _LISTS = 'epoch_rows', 'valid_rows', 'ends', 'flags', 'spikes'
 _CALMER = 'lower the learning rate, or add GradClip(1.) or NaNGuard()'
+_FLAT = 'the loss has not fallen'
 
 class History(Shown):
     "Values of all fits by training batch, epoch and validation pass; a table in Jupyter, or text"
@@ -104,8 +103,8 @@ class History(Shown):
 
     def state_dict(self) -> dict:
         "Return all values"
-        lists = {k: deepcopy(getattr(self, k)) for k in _LISTS}
-        return {**lists, 'columns': self.columns.state_dict(), 'returned': [*self.returned]}
+        lists = {k: getattr(self, k) for k in _LISTS}
+        return {**deepcopy(lists), 'columns': self.columns.state_dict(), 'returned': [*self.returned]}
 
     def load_state_dict(self, state: Mapping) -> None:
         "Replace all values by a state"
@@ -148,24 +147,26 @@ class History(Shown):
     def __dir__(self):
         return ['best', 'epochs', 'flag', 'flags', 'n_steps', 'plot', 'spikes', 'steps', 'valids']
 
+    def _losses(self): return [o for o in self.columns.names() if o.startswith('train_loss')]
+
     def recent(self) -> dict[str, float]:  # name of a loss → mean
-        "Return the mean losses of the latest 20 training batches"
+        "Return the mean losses of the latest 20 training batches; one of several may be left out of batches"
         res = {}
-        for name in (o for o in self.columns.names() if o.startswith('train_loss')):
+        for name in self._losses():
             found = self.columns.fetch(name, max(self.n_steps - 20, 0))
-            values = [v for v in found if v == v or name == 'train_loss']     # one of several may be left out
-            if found: res[name] = sum(values)/len(values) if values else math.nan
+            values = [v for v in found if v == v or name == 'train_loss']
+            if values: res[name] = sum(values)/len(values)
         return res
 
     @property
     def bad_from(self) -> int | None:  # None if the latest losses are finite
         "Return the number of the training batch from which a training loss stays nan or infinite"
-        names, n, res = [o for o in self.columns.names() if o.startswith('train_loss')], self.n_steps, []
-        for name in ['train_loss'] if 'train_loss' in names else names:     # others are what a step returned, too
-            enough = 1 if name == 'train_loss' else 10      # one of several may be left out of batches
-            if n < enough or any(map(math.isfinite, self.columns.fetch(name, n - enough, n))): continue
-            values = self.columns.fetch(name, 0, n)
-            res.append(next((i for i in range(n, 0, -1) if math.isfinite(values[i - 1])), 0) + 1)
+        names, enough, res = self._losses(), 10, []     # one of several may be left out of batches
+        if 'train_loss' in names: names, enough = ['train_loss'], 1     # others are what a step returned, too
+        for values in map(self.columns.values.get, names):
+            n = len(values)
+            while n and not math.isfinite(values[n - 1]): n -= 1
+            if self.columns.n_arrived - n >= enough: res.append(n + 1)
         return min(res, default=None)
 
     def best(self, first: int = 0) -> int | None:
@@ -179,65 +180,57 @@ class History(Shown):
         the losses of training have diverged.
         """
         first, kept = max(first, self.latest.first), self.latest.kept
-        if kept is None: return None if self._divergence(first) else self.best(first)
-        found = (i for i in range(first, len(self)) if self.epoch_rows[i].get('epoch') == kept['epoch'])
-        return next((i for i in found if kept.get('batch', self.ends[i]) == self.ends[i]), None)
+        if kept is None: return self.best(first) if self._judged(first) in ('', _FLAT) else None
+        rows = enumerate(zip(self.epoch_rows[first:], self.ends[first:]), first)
+        found = (i for i, (row, end) in rows if row.get('epoch') == kept['epoch'] and kept.get('batch', end) == end)
+        return next(found, None)
 
     def place(self, row: Mapping) -> str:
         "Name the epoch of a row of `epoch_rows` or `valid_rows`, and the batch where it is in the middle of one"
         where, n = f'epoch {row["epoch"]}', row.get('batch')
         return where if n is None or n in self.ends else f'{where}, after batch {n}'
 
-    def _course(self, first):
-        "The training losses of the first batches from an epoch on, in order of size, and of the epochs"
+    def _judged(self, first):
+        "Say what is wrong with the training losses of epochs from `first` on; '' for nothing"
         start = self.ends[first - 1] if first else 0
-        return (sorted(self.columns.values.get('train_loss', ())[start:start + 5]) or [math.inf],
-                [row['train_loss'] for row in self.epoch_rows[first:] if 'train_loss' in row])
-
-    def _divergence(self, first):
-        "Say how the training losses of epochs from `first` on have diverged; '' if they have not"
-        early, losses = self._course(first)
-        if losses and min(losses) > 10*early[len(early)//2] > 0:
-            return f'the loss has risen to more than ten times its first values: {_CALMER}'
-        is_as_fast = losses[1:] and losses[-2] - losses[-1] > (losses[0] - losses[1])/2
-        if not is_as_fast or min(losses) >= -10*max(abs(early[-1]), 1): return ''
-        return f'the loss falls without bound, to {format_value(min(losses))}'
-
-    def _is_flat(self):
-        "Whether the training loss has not fallen, from the first batches on"
-        early, losses = self._course(0)
-        if not losses[1:]: return False
-        old, new = early[len(early)//2], losses[0]
-        return min(losses) > new - .001*abs(new) and new > old - .1*abs(old)
+        early = sorted(self.columns.values.get('train_loss', ())[start:start + 5])
+        losses = [row['train_loss'] for row in self.epoch_rows[first:] if 'train_loss' in row]
+        if not (early and losses): return ''
+        old, new, least = early[len(early)//2], losses[0], min(losses)
+        if least > 10*old > 0: return f'the loss has risen to more than ten times its first values: {_CALMER}'
+        if not losses[1:]: return ''
+        is_as_fast = losses[-2] - losses[-1] > (new - losses[1])/2
+        if is_as_fast and least < -10*max(abs(early[-1]), 1):
+            return f'the loss falls without bound, to {format_value(least)}'
+        return _FLAT if not first and least > new - .001*abs(new) and new > old - .1*abs(old) else ''
 
     @property
     def trouble(self) -> str:  # '' for none
         "Say what is wrong with the losses of the latest fit, and what helps"
-        valid_loss, first = self.epoch_rows[-1].get('valid_loss', 0.) if len(self) else 0., self.latest.first
+        latest, valid_loss = self.latest, [{}, *self.epoch_rows][-1].get('valid_loss', 0.)
+        what = self._judged(latest.first) if math.isfinite(valid_loss) else f'valid_loss is {valid_loss}'
         if n := self.bad_from:
-            what = f'train_loss is nan since batch {n} (epoch {self.plot_data().epoch_at(n)})'
-            if self.latest.cause: return f'{what}: {self.latest.cause}'
-            what += f': {_CALMER}'
-        elif not math.isfinite(valid_loss): what = f'valid_loss is {valid_loss}'
-        else: what = self._divergence(first)
-        if not what and not first and self._is_flat(): what = 'the loss has not fallen'
+            what = f'train_loss is nan since batch {n} (epoch {self.plot_data().epoch_at(n)}): '
+            if latest.cause: return what + latest.cause
+            what += _CALMER
         return what and f'{what}; learn.doctor() looks for the cause'
 
     def outcome(self) -> str:
         "Say in a line how the latest fit ended: 'done: 3 epochs, best valid_loss 0.4 in epoch 2, whose weights …'"
-        latest, best, n = self.latest, self.marked(), len(self) - self.latest.first
+        latest, n, whose = self.latest, len(self) - self.latest.first, ', whose weights learn has'
         if latest.ended: return latest.ended
         if not self.n_steps: return 'nothing is trained yet'
+        trouble = self.trouble
         res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{self.n_steps} batches'
         if n < (latest.n_epochs or 0): res = f'{n} of {latest.n_epochs} epochs, as asked'
-        trouble = self.trouble
-        res = f'{res}, but {trouble};' if trouble else f'done: {res},'
-        row, column, whose = latest.kept, latest.monitor[0], ', whose weights learn has'
+        res = f'{res}, but {trouble}' if trouble else f'done: {res}'
+        row, best = latest.kept, self.marked()
         if row is None:
-            if best is None or trouble: return res[:-1]
+            if trouble or best is None: return res
             row = self.epoch_rows[best]
             if best < len(self) - 1: whose = f'; learn has the weights of epoch {self.epoch_rows[-1]["epoch"]}'
-        return f'{res} best {column} {format_value(row.get(column, math.nan))} in {self.place(row)}{whose}'
+        value = format_value(row.get(latest.monitor[0], math.nan))
+        return f'{res}{";" if trouble else ","} best {latest.monitor[0]} {value} in {self.place(row)}{whose}'
 
     # shown
 
@@ -246,7 +239,7 @@ class History(Shown):
         best, n, rows, latest = self.marked(first), len(self), self.epoch_rows, self.latest
         tail = n - most + most//4
         shown = [i for i in range(first, n) if n - first <= most or i < first + most//4 or i > tail or i == best]
-        table = _cells([rows[i] for i in shown], rows[0].get('time_s', 1.) if n else 1., self.returned, width)
+        table = _cells([rows[i] for i in shown], [*rows, {}][0].get('time_s', 1.), [*self.returned][8:], width)
         lines, bold = [[*table]], None
         for before, i, *cells in zip([first - 1, *shown], shown, *table.values()):
             if i > before + 1: lines.append([f'… {i - before - 1} more: learn.history.epochs'])
@@ -281,13 +274,9 @@ class History(Shown):
 
     def chart(self) -> Any: return Plot().final(self.plot_data()) if self.n_steps else None
 
-    def __repr__(self): return self.text()
+    def __repr__(self): return f'{self.title()}\n{self.text()}'.strip('\n')
 
     def _repr_html_(self): return f'<div>{escape(self.title())}</div>{self.picture()}{self.html()}'
-
-    def _repr_mimebundle_(self, **kwargs):
-        data, sizes = super()._repr_mimebundle_(**kwargs)
-        return {**data, 'text/plain': f'{self.title()}\n{self}'.strip()}, sizes
 
     def __getitem__(self, name):
         raise TypeError(

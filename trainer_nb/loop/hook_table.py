@@ -27,8 +27,7 @@ def _why(hook, here, hooks):
     related = {'after': predecessors(hook, pool), 'before': [o for o in pool if hook in predecessors(o, [hook])]}
     reasons = [f'{word} {", ".join(o.name for o in found)}' for word, found in related.items() if found]
     n = ords.count(hook.ord)
-    if not reasons: reasons = ['ord']*(n < len(ords)) + ['as added']*(n > 1)
-    return ', '.join(reasons) or 'the only one'
+    return ', '.join(reasons or ['ord']*(n < len(ords)) + ['as added']*(n > 1)) or 'the only one'
 
 # %% ../../nbs/loop/02_hook_table.ipynb #c5d7c40a
 def _duration(t):
@@ -56,10 +55,10 @@ _MEANINGS = dict(      # by event or step
     re.findall(r'(\w+)(?:\(.+\))? +([^;\n]+)', (Hook.__doc__ or '').replace('`', '')))
 
 # %% ../../nbs/loop/02_hook_table.ipynb #0ce9af8d
-_LEVELS = 'fit', 'epoch', 'batch'
-_INDENT = '\xa0\xa0\xa0'
-
-def _level(point): return 1 if re.search('_epoch|_valid', point) else 0 if re.search('_fit|_cancel', point) else 2
+def _indented(point):
+    "An event or step, below the fit, an epoch or a batch"
+    level = 1 if re.search('_epoch|_valid', point) else 0 if re.search('_fit|_cancel', point) else 2
+    return '\xa0\xa0\xa0'*level + point
 
 # %% ../../nbs/loop/02_hook_table.ipynb #f3d0ed16
 class HookTable:
@@ -89,18 +88,15 @@ class HookTable:
         what = 'hooks, in order' if self.rows else 'events and steps, without a hook'
         yield ['when', what, *names], [['hook', 'why there' + ', or what happens'*self._all, *names, 'ord']]
         for point in LIFECYCLE:
-            rows, numbers = [r for r in self.rows if r.point == point], blank
-            each = [[r.hook, r.why, *self._numbers([r]), str(r.ord)] for r in rows]
-            if rows:
-                numbers = self._numbers(rows)
-                if point in STEPS: each.append(['(step)', '', *blank, ''])
-                text = ' › '.join(o[0] for o in each)
-            else:
-                none = '(never reached)' if point in self._skip else '(none)'
-                each = [[none, _MEANINGS.get(point, ''), *blank, '']]
-                text = f'{none} {each[0][1]}'
+            rows = [r for r in self.rows if r.point == point]
+            numbers = self._numbers(rows) if rows else blank
             if rows and total and not (self._all or numbers[-1]): idle.append(point)
-            elif rows or self._all: yield [_INDENT*_level(point) + point, text, *numbers], each
+            elif rows or self._all:
+                each = [[r.hook, r.why, *self._numbers([r]), str(r.ord)] for r in rows]
+                if rows and point in STEPS: each.append(['(step)', '', *blank, ''])
+                none = ['(never reached)' if point in self._skip else '(none)', _MEANINGS.get(point, '')]
+                yield ([_indented(point), ' › '.join(o[0] for o in each) or ' '.join(none), *numbers],
+                       each or [[*none, *blank, '']])
         if idle: yield ['never called', ', '.join(idle), *blank], []
         for r in self.rows: times[r.hook] += r.time_s
         slowest = ', '.join(f'{k} {100*t/(times.total() or 1):.0f} %' for k, t in times.most_common(3))
@@ -119,10 +115,5 @@ class HookTable:
 
     def _repr_html_(self):
         (names, heads), *lines = self._lines()
-        if not self.rows:       # a line for each level, which unfolds into its points
-            points, heads, lines = [o for o, _ in lines], [['when', 'what happens']], []
-            for i, level in enumerate(_LEVELS):
-                rows = [[o, text.removeprefix('(none) ')] for o, text in points if _level(o) == i]
-                lines.append(([_INDENT*i + level, ', '.join(o.strip() for o, _ in rows)], rows))
         lines = [[o[0], _unfolding(o[1], [*heads, *rows]), *o[2:]] for o, rows in lines]
         return html_table([names, *lines], left=3) + _AT_TOP

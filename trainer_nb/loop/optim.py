@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import Parameter, signature
-from itertools import chain, dropwhile, product
+from itertools import chain, dropwhile
 from typing import Any
 
 import torch
@@ -77,18 +77,16 @@ def group_rates(opts: Mapping[str, Optimizer], lr: float | Mapping[str, float]) 
     """
     rates = lr if isinstance(lr, Mapping) else dict.fromkeys(opts, lr)
     named = [*zip(lr_names(opts), chain.from_iterable(o.param_groups for o in opts.values()))]
-    def groups(name):
-        if name in opts: return opts[name].param_groups
-        return [g for k, g in named if k.removesuffix('_no_decay') in (name, f'lr_{name}')]
-    if not (rates and all(map(groups, rates))): raise ValueError(
+    groups = {name: opts[name].param_groups if name in opts else
+              [g for k, g in named if k.removesuffix('_no_decay') in (name, f'lr_{name}')] for name in rates}
+    if not (groups and all(groups.values())): raise ValueError(
         f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the others '
         f'keep their ratio, or a dict of them by optimizer ({list(opts)}) or param group '
         f'({", ".join(k for k, _ in named)}); Learner(lr=...) makes groups by names of parameters')
     res = []
-    for name, rate in rates.items():
-        top = max(g['lr'] for g in groups(name)) if name in opts else 0.
-        as_rate('lr', rate)
-        res += [(g, g['lr']*(rate/top) if top and g['lr'] != top else rate) for g in groups(name)]
+    for name, found in groups.items():
+        rate, top = as_rate('lr', rates[name]), max(g['lr'] for g in found) if name in opts else 0.
+        res += [(g, g['lr']*(rate/top) if top and g['lr'] != top else rate) for g in found]
     return res
 
 def set_lr(opts: Mapping[str, Optimizer], lr: float | Mapping[str, float]) -> None:
@@ -130,23 +128,11 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
     "Return the names of parameters that match a pattern with * ? [], or are in a module that does"
     return [o for o in names if fnmatchcase(o, pattern) or fnmatchcase(o, pattern + '.*')]
 
-def found_names(what: str, pattern: str, named: Mapping[str, object], model: nn.Module) -> list[str]:
+def found_names(what: str, pattern: str, named: Iterable[str], model: nn.Module) -> list[str]:
     "Return the names of parameters that a pattern means; raises ValueError about `what` without any"
     if found := matching(named, pattern): return found
     known = [*named, *dict(model.named_modules())]
     raise ValueError(f'{what} matches no parameter of the model.{did_you_mean(pattern, known)}')
-
-def _first_matches(patterns, named, model):
-    "dict: parameter's name → the first pattern that matches it"
-    res = {}
-    for pattern in patterns:
-        found = found_names(f'the pattern {pattern!r} of lr', pattern, named, model)
-        new = [o for o in found if o not in res]
-        if not new: raise ValueError(
-            f'the pattern {pattern!r} of lr gets no parameter, as those before it match all of '
-            'its: the first match counts, so put it first')
-        res |= dict.fromkeys(new, pattern)
-    return res
 
 # %% ../../nbs/loop/09_optim.ipynb #d5e1ca77
 _FUSED = torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD   # that of Adagrad is for the CPU only
@@ -175,27 +161,26 @@ class ParamGroups:
         self.lr, self.decay_norms, self.options = lr or {}, decay_norms, options
         self.optim = torch.optim.AdamW if optim is None else optim
         for pattern, o in self.lr.items(): as_rate(f'the learning rate of {pattern!r}', o)
-        if not callable(self.optim):
-            raise TypeError(f'ParamGroups got optim {optim!r}: expected the class of an optimizer')
 
     def make(self, modules: Sequence[nn.Module], lr: float | None = None) -> Optimizer:
         "Make the optimizer for a model, and a loss function; `lr`: rate of parameters without a match"
-        named = named_parameters(modules)
-        patterns = _first_matches(self.lr, named, modules[0])
-        missing = [o for o in named if o not in patterns]
-        if self.lr and missing and lr is None: raise ValueError(
-            f"no pattern of lr matches {listed(missing, 4)}: add '*' with a rate for the rest")
-        plain = set() if self.decay_norms else self._without_decay(modules)
-        groups = []
-        for pattern, is_plain in product([*self.lr, None], (False, True)):
-            params = [p for k, p in named.items() if patterns.get(k) == pattern and (p in plain) == is_plain]
-            if not params: continue
-            group: dict = {'params': params}
-            name = 'rest' if pattern in ('*', None) else pattern
-            if self.lr: group['name'] = f'{name}_no_decay' if is_plain else name
-            if pattern in self.lr: group['lr'] = self.lr[pattern]
-            if is_plain: group['weight_decay'] = 0.
-            groups.append(group)
+        left, groups = named_parameters(modules), []
+        names, plain = [*left], set() if self.decay_norms else self._without_decay(modules)
+        for pattern, rate in [*self.lr.items(), (None, lr)]:
+            found = names if pattern is None else found_names(
+                f'the pattern {pattern!r} of lr', pattern, names, modules[0])
+            named = {o: left.pop(o) for o in found if o in left}
+            if pattern is not None and not named: raise ValueError(
+                f'the pattern {pattern!r} of lr gets no parameter, as those before it match all of '
+                'its: the first match counts, so put it first')
+            if self.lr and named and rate is None: raise ValueError(
+                f"no pattern of lr matches {listed([*named], 4)}: add '*' with a rate for the rest")
+            for is_plain in False, True:
+                group: dict = {'params': [p for p in named.values() if (p in plain) == is_plain]}
+                if self.lr: group['name'] = ('rest' if pattern in ('*', None) else pattern) + '_no_decay'*is_plain
+                if pattern is not None: group['lr'] = rate
+                if is_plain: group['weight_decay'] = 0.
+                if group['params']: groups.append(group)
         return self.optim(groups, **_options(self.optim, modules, lr) | self.options)
 
     def _without_decay(self, modules):

@@ -127,8 +127,7 @@ class Plan:
     def validates(self, state: StepState) -> bool:
         "Return whether the open epoch ends with a validation pass; the last one always does"
         epoch = state.epoch + 1
-        is_due = epoch == self.end_epoch or not epoch % (self.valid_every_epochs or 1)
-        return is_due or not self.has_steps(state)
+        return epoch == self.end_epoch or not epoch % (self.valid_every_epochs or 1) or not self.has_steps(state)
 
     def left(self,
         state: StepState,
@@ -152,7 +151,8 @@ class Plan:
         "Return the bounds"
         return {k: getattr(self, k) for k in _BOUNDS}
 
-    def load_state_dict(self, state: Mapping, bounds: bool = True) -> None:
+    def load_state_dict(self, state: Mapping, bounds: bool = True) -> bool:  # whether it validates where that one does
         "Take over the progress of another fit, with its `bounds` or only with its next validation"
-        if bounds: vars(self).update({k: state[k] for k in _BOUNDS})
-        elif self.valid_every == state['valid_every']: self.next_valid = state['next_valid']
+        is_same = bounds or self.valid_every == state['valid_every']
+        if is_same: vars(self).update({k: state[k] for k in (_BOUNDS if bounds else ['next_valid'])})
+        return is_same

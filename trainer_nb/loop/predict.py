@@ -26,10 +26,6 @@ def as_inputs(x: object, dtype: torch.dtype | None) -> Any:
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
 
 # %% ../../nbs/loop/12_predict.ipynb #2184c1e2
-def _in_batches(prepare, data, bs):
-    "Yield batches of inputs that `prepare` makes of rows, texts or paths"
-    for i in range(0, len(data), bs): yield prepare(data[i:i + bs])
-
 def predict_loader(learn: Any, data: tuple) -> tuple:
     "Return a loader of what `predict` got; 'bare' if its batches (x,) were made of one `x`, or 'inputs'"
     dtype = float_dtype(learn.own_model)
@@ -46,11 +42,12 @@ def predict_loader(learn: Any, data: tuple) -> tuple:
     if is_listed or hasattr(x, 'iloc'):
         found = (getattr(o, 'inputs', None) for o in learn.objects.values())
         prepare = next(filter(callable, found), None)
-        if prepare is not None and not has_own: return _in_batches(prepare, x, learn.bs), 'inputs'
-        if is_listed or has_own: return _in_batches(lambda rows: (rows,), x, learn.bs), 'bare'
+        rows = (x[i:i + learn.bs] for i in range(0, len(x), learn.bs))
+        if prepare is not None and not has_own: return map(prepare, rows), 'inputs'
+        if is_listed or has_own: return zip(rows), 'bare'
     if isinstance(x, Mapping):       # copied, as a step may write to it in place
         return [map_tensors(Tensor.clone, as_inputs(x, dtype) if type(x) is dict else x)], ''
-    is_bare = isinstance(x, Tensor) or hasattr(x, '__array__')
+    is_bare = hasattr(x, '__array__')
     return learn.loader_for((x,) if is_bare else x), 'bare' if is_bare else ''
 
 # %% ../../nbs/loop/12_predict.ipynb #9ef73e2d
@@ -74,10 +71,7 @@ def _joined(name, outputs):
     is_listed = isinstance(first, list) or type(first) is tuple and isinstance([*first, None][0], Mapping)
     if is_listed: return [o for output in outputs for o in output]
     if first is None or (fields := open_nesting(first)) is None: return None if first is None else [*outputs]
-    if isinstance(first, Mapping):
-        if any(o.keys() != first.keys() for o in outputs): raise ValueError(
-            f'{name} of some batches lack keys that others have: return the same from each')
-        outputs = [{k: o[k] for k in first} for o in outputs]
+    if isinstance(first, Mapping): outputs = [{k: o[k] for k in first} for o in outputs]
     rows = zip(*(open_nesting(o)[0] for o in outputs), strict=True)
     return fields[1]([_joined(f'{name}[{i}]', o) for i, o in enumerate(rows)])
 

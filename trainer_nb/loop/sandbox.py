@@ -19,43 +19,36 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..base import forget_iterator, listed, map_tensors
-from ..data import Pass, each, end_workers
+from ..data import Pass, each, end_workers, made_of
 from .fit import Fit, Interrupts, Phase, Training
 from .history import History
 from .hooks import STEPS, Calls, CancelEpoch, Hook, HookList, MainProcessHook, points
 from .optim import parameters, trained
-from .snapshot import OWN, attributes, changed, snapshot
+from .snapshot import OWN, attributes, changed, get_modes, snapshot
 
 # %% ../../nbs/loop/13_sandbox.ipynb #af81900c
 def _is_library(f): return (f.__module__ or '').partition('.')[0] in ('torch', 'trainer_nb')
-def _modules(learn): return dict.fromkeys(chain.from_iterable(o.modules() for o in trained(learn)))
 
-def _data(dls):
-    "Return loaders and their data sets, and the data sets inside those"
-    found = [*chain.from_iterable(map(each, dls))]
-    for o in found:
-        inner = getattr(o, 'dataset', None)
-        if all(inner is not other for other in (None, *found)): found.append(inner)
-    return found
+def _data(dls): return [o for dl in dls for o, _ in made_of(dl)]     # loaders, samplers, data sets
 
-def _owners(learn, data):
-    "Return the objects whose attributes are restored: the learner, modules, data, steps and the user's hooks"
-    steps = (f.__self__ if isinstance(f, MethodType) else f
-             for f in (learn.train_step, learn.eval_step, learn.own_loss_fn))
-    hooks = (h for h in learn.hooks if not _is_library(type(h)))
-    found = learn, *_modules(learn), *data, *steps, *hooks
-    return [o for o in {id(o): o for o in found}.values()
+def _attributes_of(objects):
+    "Return the attributes of objects, but of functions"
+    return [vars(o) for o in {id(o): o for o in objects}.values()
             if not isinstance(o, FunctionType) and type(getattr(o, '__dict__', None)) is dict]
 
 def _snapshot_of(learn, has_loaders=True):
-    "Capture a learner with all that it owns; without loaders if their passes may be open"
+    """Capture a learner with all that it owns: modules, data, steps and the user's hooks
+
+    Without loaders if their passes may be open.
+    """
     dls = (learn.train_dl, learn.valid_dl) if has_loaders else ()
-    data = _data(dls)
-    owners, ids = _owners(learn, data), {*map(id, data)}     # of those whose tensors are not copied
-    places = [*map(vars, _optimizers(learn)), *(vars(o) for o in owners if id(o) not in ids)]
-    for m in _modules(learn): places += [o for k, o in vars(m).items() if k in OWN and isinstance(o, dict)]
+    steps = (f.__self__ if isinstance(f, MethodType) else f
+             for f in (learn.train_step, learn.eval_step, learn.own_loss_fn))
+    hooks = (h for h in learn.hooks if not _is_library(type(h)))
+    places = _attributes_of([*_optimizers(learn), learn, *get_modes(*trained(learn)), *steps, *hooks])
+    for m in get_modes(*trained(learn)): places += [o for k, o in vars(m).items() if k in OWN and isinstance(o, dict)]
     places += [dict(enumerate([*o.parameters(), *o.buffers()])) for o in trained(learn)]    # of scripted modules, too
-    before = snapshot(places, [vars(o) for o in owners if id(o) in ids], learn.objects.values(), *dls)
+    before = snapshot(places, _attributes_of(_data(dls)), learn.objects.values(), *dls)
     for dl in dls: before.callback(end_workers, dl)         # the first to run
     return before
 
@@ -83,8 +76,8 @@ def _takes_part(hook):
 
 def _copied_hooks(learn):
     "Copy each hook that takes part; a copy shares the learner's parts with its original"
-    own = [learn, learn.history, *learn.opts.values(), *_modules(learn), *_data((learn.train_dl, learn.valid_dl)),
-           *learn.own_model.parameters(), *learn.own_model.buffers()]
+    own = [learn, learn.history, *learn.opts.values(), *get_modes(*trained(learn)),
+           *_data((learn.train_dl, learn.valid_dl)), *learn.own_model.parameters(), *learn.own_model.buffers()]
     memo, copies = {id(o): o for o in own}, {}
     for h in filter(_takes_part, learn.hooks):
         try: copies[id(h)] = deepcopy(h, memo)
@@ -156,13 +149,11 @@ def _copy_optimizers(learn):
 def _twin(learn, copies, asked):
     "Return a learner with the same parts, whose counters, history, requests and hooks are its own"
     twin = copy(learn)
-    twin.phase, twin.fitting, twin.hooks = Phase(), Fit(), HookList()
-    for mine, theirs in (twin.hooks, learn.hooks), (twin.hooks.registered, learn.hooks.registered):
-        mine += [copies.get(id(h), h) for h in theirs]
-    twin.fitting.state, twin.fitting.learn, twin.fitting.world = 'running', twin, learn.world
+    vars(twin).update(phase=Phase(), fitting=Fit(), state=replace(learn.state), history=History(), requests=asked,
+                      cancelled=None, stopped=None,
+                      hooks=HookList(copies.get(id(h), h) for h in learn.hooks.registered))
+    vars(twin.fitting).update(state='running', learn=twin, world=learn.world)
     twin.hooks.calls = Calls([o for o in twin.hooks if o in copies.values()], learn.is_main)
-    twin.state, twin.history = replace(learn.state), History()
-    twin.requests, twin.cancelled, twin.stopped = asked, None, None
     return twin
 
 @contextmanager

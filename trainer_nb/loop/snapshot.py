@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from copy import deepcopy
 from itertools import chain
-from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data import rng_states, set_rng_states
+from ..data import GENERATORS, rng_states, set_rng_states
 from .optim import named_parts
 
 # %% ../../nbs/loop/10_snapshot.ipynb #5a9e0005
@@ -127,11 +126,9 @@ def load_object_states(objects: dict, states: dict) -> list[str]:
 # %% ../../nbs/loop/10_snapshot.ipynb #5a9e0013
 def _capture(stack, o):
     "Let a stack restore a tensor or a random generator when it closes; set the gradient of a tensor aside"
-    if isinstance(o, Random): stack.callback(o.setstate, o.getstate())
-    elif isinstance(o, torch.Generator) or type(o).__name__ == 'RandomState':
-        stack.callback(o.set_state, o.get_state())
-    elif hasattr(type(o), 'bit_generator'):
-        stack.callback(setattr, o.bit_generator, 'state', o.bit_generator.state)
+    if type(o) in GENERATORS:
+        get, put = GENERATORS[type(o)]
+        stack.callback(put, o, get(o))
     if not isinstance(o, Tensor) or o.is_inference() or is_expanded(o): return
     is_plain = type(o) in (Tensor, nn.Parameter) and o.layout is torch.strided
     if is_plain and not o.data_ptr(): return

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['as_step', 'needed_names', 'unpack', 'stack_scalars', 'on_host', 'kept', 'torch_loss', 'loss_option', 'maker_of',
-           'ignored_id', 'is_sum', 'DefaultResult', 'n_samples', 'loss_weight', 'is_number', 'check_loss']
+           'ignored_id', 'DefaultResult', 'n_samples', 'loss_weight', 'is_number', 'check_loss']
 
 # %% ../../nbs/loop/03_steps.ipynb #86fc388f
 from collections.abc import Callable, Mapping, Sequence
@@ -97,16 +97,7 @@ def ignored_id(loss_fn: object) -> int:
     "Return the target that a loss of class ids does not count"
     return loss_option(loss_fn, 'ignore_index', -100)
 
-def is_sum(loss_fn: object) -> bool:
-    "Return whether the loss is a sum, as in `nn.MSELoss(reduction='sum')` or a `partial`"
-    return loss_option(loss_fn, 'reduction') == 'sum'
-
 # %% ../../nbs/loop/03_steps.ipynb #9ee28d49
-def _divides(loss_fn):
-    "Return whether this is torch's mean over class ids, or the loss of a model's own output"
-    if loss_option(loss_fn, 'reduction', 'mean') != 'mean': return False
-    return torch_loss(loss_fn) in (None, F.cross_entropy, F.nll_loss)
-
 def _divisor(targ, ignored, weight):    # number or 0-d tensor
     "What torch's `cross_entropy` or `nll_loss` divides a mean by: weights of targets that count"
     if weight is None and on_host(targ):
@@ -135,7 +126,10 @@ def _fields(o):
 class DefaultResult:
     "Makes the result of the default step for a loss function, whose options are read once"
     def __init__(self, loss_fn: Callable | None):
-        self.loss_fn, self.ignored, self.divides = loss_fn, ignored_id(loss_fn), _divides(loss_fn)
+        self.loss_fn, self.ignored = loss_fn, ignored_id(loss_fn)
+        self.reduction = loss_option(loss_fn, 'reduction', 'mean')
+        # torch's mean over class ids, or the loss of a model's own output
+        self.divides = self.reduction == 'mean' and torch_loss(loss_fn) in (None, F.cross_entropy, F.nll_loss)
 
     def __call__(self, pred: object, targ: object, named: dict | None, loss: Tensor | None = None) -> dict:
         "Return loss, which may be known, prediction and target, and the entries of batches and outputs with names"
@@ -143,20 +137,20 @@ class DefaultResult:
         if loss is None: loss = _own_loss(pred) if loss_fn is None else loss_fn(pred, targ)
         res = {'loss': loss, 'pred': pred, 'targ': targ}
         if self.ignored != -100: res['ignored'] = self.ignored
+        if self.reduction == 'sum': res['reduction'] = 'sum'
         if self.divides:
             labels = targ if loss_fn is not None else (named or {}).get('labels')
             if type(labels) is Tensor and not labels.is_floating_point():
                 res['loss_n'] = _divisor(labels, self.ignored, loss_option(loss_fn, 'weight'))
         if named is None and type(pred) is Tensor: return res      # fast path
         fields = _fields(pred) if loss_fn is None or isinstance(pred, Mapping) else {}
-        found = {**(named or {}), **fields, **res}
-        return {k: v for k, v in found.items() if k not in ('n', 'reduction')}      # of a user's own step alone
+        found = {**(named or {}), **fields}
+        return {**{k: v for k, v in found.items() if k not in ('n', 'reduction')}, **res}    # not of a batch
 
 # %% ../../nbs/loop/03_steps.ipynb #c35ca55e
 def n_samples(result: Mapping, n: int) -> int:
     "Return the number of samples that the prediction and the target of a step share; `n` if there is none"
-    if result.get('pred') is None: return n
-    shared = {*sample_counts(result['pred'])} & {*sample_counts(result.get('targ'))}
+    shared = {*sample_counts(result.get('pred'))} & {*sample_counts(result.get('targ'))}
     return n if n in shared else next(iter(shared), n)
 
 def loss_weight(
@@ -164,8 +158,8 @@ def loss_weight(
     n: float | None = None,   # samples in the batch
 ) -> Any:                     # number or 0-d tensor
     "Return the weight of a batch's loss: the step's own 'n', what torch's loss divides by, or `n`"
-    if result is None: return n
-    return result['n'] if 'n' in result else result.get('loss_n', n)
+    result = result or {}
+    return result.get('n', result.get('loss_n', n))
 
 # %% ../../nbs/loop/03_steps.ipynb #08edd50e
 def is_number(value: object) -> bool:

@@ -32,7 +32,7 @@ class _Amendments:
         if h.columns.n_revised != self.n_revised:
             columns = h.fetch(start=lambda name: self.first)
             n_open = n - self.first
-            means = {k: _finite(v[:n_open]) for k, v in columns.items() if k in h.columns.weights}
+            means = {k: _finite(v[:n_open]) for k, v in columns.items() if k in h.columns.names_with_mean()}
             if n_open > 0: yield 'revised', {'first': self.first, **means}
             self.note_epoch(h)
         if h.flags != self.flags:       # all of them: there are few

@@ -548,4 +548,4 @@ def show(learn: Learner) -> None:
     if learn.is_fitting and learn.plan.has_begun:
         state, words = 'running', f'running: {learn.position} · as of {strftime("%H:%M:%S")}'
     if front_end() == 'html': _leave(Notebook(), learn, Status(words, state=state), Plot())
-    else: print(h if len(h) else '', words, sep='\n')
+    else: print(h.text() if len(h) else '', words, sep='\n')
