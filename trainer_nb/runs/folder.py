@@ -196,7 +196,7 @@ def pending(folder: RunFolder) -> list[str]:
     except (OSError, ValueError): return []
 
 def answer(folder: RunFolder, name: str, **words: str|int) -> None:
-    "Answer the request of this name, with 'what', and 'done' or 'refused', and delete it"
+    "Answer the request of this name, with 'done' or 'refused', and delete it"
     request = folder.file(f'requests/{name}')
     folder.write(f'requests/{name}.done', words)
     request.unlink(missing_ok=True)
