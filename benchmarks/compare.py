@@ -6,6 +6,8 @@ a cell that computes (of the thread that draws) and beside one that sleeps (of t
 twelve tiny trials.
 """
 import json, os, platform, subprocess, sys, tempfile
+from array import array
+from base64 import b64encode
 from pathlib import Path
 from queue import Empty
 from statistics import median
@@ -18,7 +20,6 @@ from trainer_nb.all import compare
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.engine import now_here
 
-STEP = '{{"kind": "step", "batch": {b}, "epoch": {e}, "train_loss": {v:.6f}, "lr": 0.001}}\n'
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'
 VIEW = '''import json, time
 from trainer_nb.all import attach, compare
@@ -69,15 +70,19 @@ def make(path, state):
     return folder
 
 
+def column(values): return b64encode(array('d', values)).decode()
+
+
 def append(folder, start, n):
     "Append an epoch of `n` batches to a record"
-    e, rows = start//n, []
-    with open(folder.path/'record'/'log.jsonl', 'a') as f:
-        for b in range(start + 1, start + n + 1): f.write(STEP.format(b=b, e=e, v=2/(1 + b/1e4) + .01*(b % 7)))
-        row = {'valid_loss': 2/(1 + b/1e4)}
-        rows = [{'kind': 'valid', 'batch': b, 'step': b, **row},
-                {'kind': 'epoch', 'batch': b, 'epoch': e, 'train_loss': 2/(1 + b/1e4), **row, 'time_s': 1.}]
-        f.write(''.join(json.dumps(o) + '\n' for o in rows))
+    e, end = start//n, start + n
+    columns = {'train_loss': column(2/(1 + b/1e4) + .01*(b % 7) for b in range(start + 1, end + 1)),
+               'lr': column([.001]*n)}
+    row = {'valid_loss': 2/(1 + end/1e4)}
+    rows = [{'kind': 'steps', 'batch': start + 1, 'after': [e, e, 0], 'columns': columns},
+            {'kind': 'valid', 'batch': end, 'step': end, **row},
+            {'kind': 'epoch', 'batch': end, 'epoch': e, 'train_loss': 2/(1 + end/1e4), **row, 'time_s': 1.}]
+    with open(folder.path/'record'/'log.jsonl', 'a') as f: f.write(''.join(json.dumps(o) + '\n' for o in rows))
 
 
 def feed(home, rate, each):
