@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['path_in', 'RunFolder', 'count_of', 'RunStatus', 'ago', 'status_of', 'read_status', 'error_record', 'WorkerTraceback',
-           'printable_lines', 'revived', 'ask', 'pending', 'answer', 'Request']
+           'printable_lines', 'revived', 'ask', 'pending', 'answer', 'Request', 'Branch', 'branch_of']
 
-# %% ../../nbs/runs/01_folder.ipynb #562a44da
+# %% ../../nbs/runs/01_folder.ipynb #d1f75319
 import json, os, platform, sys, traceback
 from dataclasses import dataclass
 from math import isfinite
@@ -16,8 +16,10 @@ from time import monotonic, sleep, time, time_ns
 from typing import BinaryIO
 
 from ..base import open_file, printable, read_file, replacing
+from ..loop import History
 from ..save import BadCheckpoint
 from .engine import job_of, process_of
+from .record import RecordTail
 
 # %% ../../nbs/runs/01_folder.ipynb #11abd2cb
 def path_in(folder: str|Path, name: str) -> Path:
@@ -83,7 +85,7 @@ def count_of(data: dict, name: str) -> int:  # 0 if the entry is no count
     "Return a number of batches or epochs from a JSON file"
     return n if isinstance(n := data.get(name), int) and n >= 0 else 0
 
-# %% ../../nbs/runs/01_folder.ipynb #9fb0d557
+# %% ../../nbs/runs/01_folder.ipynb #6029fa73
 # by the process that trains; a reader may find 'suspended', 'unreachable', 'died' or 'missing'
 _WRITTEN = 'waiting', 'starting', 'running', 'paused', 'done', 'stopped', 'failed'
 _OVER = 'done', 'stopped', 'failed', 'died', 'missing'
@@ -114,7 +116,7 @@ def _last_seen(data):
     position = data.get('position')
     return f'; last heartbeat {position}' if position else ', before training began'
 
-# %% ../../nbs/runs/01_folder.ipynb #bda7b6a5
+# %% ../../nbs/runs/01_folder.ipynb #4c794663
 def status_of(data: dict) -> RunStatus:
     "Judge a run by its `status.json`, process and heartbeat; raises KeyError, TypeError or ValueError if it is damaged"
     state, note = data.get('state'), str(data.get('note', ''))
@@ -153,7 +155,7 @@ def read_status(folder: RunFolder) -> RunStatus:
         return status if job is None else _with_job(status, job, folder)
     except (KeyError, TypeError, ValueError, OverflowError): return RunStatus('missing', 'status.json is damaged')
 
-# %% ../../nbs/runs/01_folder.ipynb #491838ae
+# %% ../../nbs/runs/01_folder.ipynb #ea70e8a4
 def error_record(e: BaseException) -> dict:
     "Describe an exception as plain data"
     args = [o if isinstance(o, (int, float, type(None))) else str(o) for o in e.args]
@@ -236,3 +238,32 @@ class Request:
         if o is None: return f'asked to {wish}'
         if 'done' not in o: return f'refused to {wish}: {o.get("refused")}'
         return f'{wish}: {o["done"]}' + (f' at batch {count_of(o, "batch")}' if 'batch' in o else '')
+
+# %% ../../nbs/runs/01_folder.ipynb #4d66d60f
+def _first_other(pairs):
+    "Index of the first two values that differ, or None; nan is nan"
+    return next((i for i, (x, y) in enumerate(pairs) if x != y and (x == x or y == y)), None)
+
+class Branch:
+    "Where a fork left its parent, and what differs"
+    def __init__(self, folder: RunFolder, info: dict):  # 'parent' of its `run.json`
+        self.path = Path(os.path.normpath(folder.path/str(info.get('path'))))   # of the parent
+        self.batch = count_of(info, 'batch')        # batches that both have
+        differs = info.get('differs')
+        words = [f'fork of {info.get("name")} {info.get("where")}', *(differs if isinstance(differs, list) else [])]
+        self.words, self.tail = [printable(str(o)) for o in words], RecordTail(RunFolder(self.path).record)
+
+    def text(self, history: History) -> str:  # of the fork
+        "Describe in a line where the fork began, what differs, and what came of it"
+        self.tail.update()
+        there, here = (h.fetch(start=lambda name: self.batch) for h in (self.tail.history, history))
+        pairs = [[*zip(there[k], here[k])] for k in there.keys() & here.keys() if k.startswith('train_loss')]
+        n, firsts = min(map(len, pairs), default=0), [i for i in map(_first_other, pairs) if i is not None]
+        if firsts: found = f'parts from it in batch {self.batch + 1 + min(firsts)}'
+        else: found = f'its {n} losses since are equal' if n else ''
+        return '; '.join(filter(None, [*self.words, found]))
+
+def branch_of(folder: RunFolder) -> Branch|None:  # None for a run that is no fork
+    "Return what a run says of its parent"
+    info = folder.read('run.json').get('parent')
+    return Branch(folder, info) if isinstance(info, dict) else None
