@@ -717,8 +717,8 @@ class Learner:
 
     def __repr__(self):
         parts, params = trained(self), {*named_parameters(trained(self)).values()}
-        is_known = not any(map(nn.parameter.is_lazy, params))  # lazy layers have no shapes before their first batch
-        n = f'{sum(p.numel() for p in params):,}' if is_known else 'unknown'
+        is_lazy = any(map(nn.parameter.is_lazy, params))    # such layers have no shapes before their first batch
+        n = 'unknown' if is_lazy else f'{sum(p.numel() for p in params):,}'
         opts = ', '.join(type(o).__name__ for o in self._opts.values()) or 'no optimizer'
         return (f'Learner({" with ".join(type(o).__name__ for o in parts)}, {n} parameters on {self.device}, {opts}, '
                 f'{self.state.epoch} epochs done)')

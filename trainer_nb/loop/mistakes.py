@@ -222,9 +222,8 @@ def check_shapes(pred: object, targ: object, f: Callable) -> None:
 def _computed(metric, result):
     "Return whether a step returned what it made a metric object compute; the loop uses copies of that"
     with suppress(Exception), warnings.catch_warnings(action='ignore'):
-        value = float(deepcopy(metric).compute())
-        numbers = [float(kept(o)) for k, o in result.items() if k != 'loss' and is_number(o)]
-        return value in numbers and value != 0      # which it may be before an update
+        value = float(deepcopy(metric).compute())       # before an update it may be 0
+        return value != 0 and any(value == float(kept(o)) for k, o in result.items() if k != 'loss' and is_number(o))
     return False
 
 def check_first(learn: Any) -> None:
@@ -238,7 +237,7 @@ def check_first(learn: Any) -> None:
         if {m.pred, m.targ} <= result.keys(): m.check(result)
         if m.is_object and _computed(m.f, result): warnings.warn(
             f'the step returns what the metric {m.name} has computed so far, whose mean over batches is not its value: '
-            f'leave it to metrics=[{m.name}], without update and compute in the step', stacklevel=2)
+            f'leave it to metrics=[{m.name}], without update and compute in the step')
     if learn.phase.generator is None and any(map(gradients, learn.opts.values())): warnings.warn(
         'there are gradients before the first backward, which adds to them: a step returns its loss, without '
         'loss.backward(), opt.step() and opt.zero_grad()', stacklevel=2)
