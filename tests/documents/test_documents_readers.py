@@ -68,14 +68,12 @@ def test_a_name_from_elsewhere(name):
     (torch.optim.SGD, None, ['SGD, lr 0.001 (its default)']), (None, None, ['AdamW, lr 0.001 (its default)']),
     (torch.optim.SGD, .01, []), ({'a': torch.optim.SGD, 'b': torch.optim.Adam}, {'a': .1},
                                  ['Adam, lr 0.001 (its default)'])])
-def test_the_line_names_a_rate_that_is_a_default(optim, lr, words):
-    seen = []
-    def note(learn): seen.append([o for o in learn.display.status(learn).words if 'default' in o])
+def test_the_first_line_names_a_rate_that_is_a_default(optim, lr, words, monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '120')
     net = nn.ModuleDict({'a': linear(), 'b': linear()})
     def both(batch, learn): return {'loss': sum(F.cross_entropy(o(batch[0]), batch[1]) for o in net.values())}
-    make_learner(net, batches(), train_step=both, optim=optim, lr=lr, display='text',
-                 hooks=[LambdaHook(after_step=note)]).fit(1)
-    assert seen[0] == words
+    make_learner(net, batches(), train_step=both, optim=optim, lr=lr, display='tty').fit(1)
+    assert re.findall(r'\w+, lr [\d.]+ \(its default\)', capsys.readouterr().out) == words
 
 @pytest.mark.parametrize('is_watched', [True, False])
 def test_a_running_value_of_a_step_is_no_mean(is_watched, recwarn):

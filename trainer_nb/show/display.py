@@ -405,7 +405,7 @@ class Display(Onlooker):
 
     def before_fit(self, learn: Learner) -> None:
         self.pace = self.plot = self.error = None
-        self.note, self.remarks = '', _default_rates(learn.opts)
+        self.note, self.remarks = '', ()
         self.is_paused, self.plotted_at = False, -math.inf      # clock of the latest picture
         self.budget, self.screen = Budget(), self._make_screen(learn)
         self.is_open = self.screen is not None
@@ -417,7 +417,9 @@ class Display(Onlooker):
         self.pace = Pace(learn)
         if self.plots and isinstance(self.screen, Notebook):
             self.plot = Plot(learn.plan.first_batch, len(learn.metrics))
+        self.remarks = _default_rates(learn.opts)
         self.draw(learn)
+        self.remarks = ()
 
     @harmless
     def before_valid(self, learn: Learner) -> None: self.pace.count(learn)
