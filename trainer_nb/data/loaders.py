@@ -52,6 +52,8 @@ def _shared(o):
         return torch.as_tensor(o)
 
 # %% ../../nbs/data/04_loaders.ipynb #c0000003
+_SMALL = torch.uint8, torch.int8, torch.int16, torch.int32
+
 class _TensorAdapter(Adapter):
     "Batches cut out of tensors, from any place"
     is_exact, reads_again = True, False
@@ -73,7 +75,8 @@ class TensorLoader:
         drop_last: bool = False,  # leave out a last batch of fewer than `bs` samples
         generator: torch.Generator | None = None,  # of the order; None: torch's global one
         device: torch.device | str | None = None,  # of batches, a GPU; None: the data's
-        dtype: torch.dtype | None = None,  # to which float64 arrays, but no tensors, are cast; None: no cast
+        dtype: torch.dtype | None = None,  # to which float64 arrays, but no tensors, are cast; then smaller integers of
+                                           # the last of several arrays, class ids, become int64; None: no cast
     ):
         if not tensors: raise ValueError('TensorLoader needs at least one tensor or array')
         if isinstance(bs, bool) or not hasattr(bs, '__index__') or bs < 1:
@@ -88,9 +91,14 @@ class TensorLoader:
         self.device = None if device is None else torch.device(device)
         # copies to a GPU make others needless
         self.is_far = self.device is not None and self.device.type == 'cuda' and self.tensors[0].is_cpu
-        def cast(a, t): return dtype if dtype and t.dtype == torch.float64 and not isinstance(a, Tensor) else t.dtype
-        self.dtypes = [*map(cast, tensors, self.tensors)]
-        self.dtype = dtype if self.dtypes != [o.dtype for o in self.tensors] else None
+        self.are_arrays = not any(isinstance(o, Tensor) for o in tensors)
+        self.dtypes = [o.dtype for o in self.tensors]       # of batches
+        self.dtype = None       # that float64 arrays are cast to, if there are any
+        if dtype is None: return
+        for i, (a, t) in enumerate(zip(tensors, self.tensors)):
+            if isinstance(a, Tensor): continue
+            if t.dtype == torch.float64 != dtype: self.dtypes[i] = self.dtype = dtype
+            elif t.dtype in _SMALL and 0 < i == len(tensors) - 1: self.dtypes[i] = torch.int64
 
     def __len__(self):
         n = len(self.tensors[0])

@@ -229,6 +229,8 @@ class Profile(Hook):
         n_traced: int = 5,  # ≥ 1: number of batches to trace, after the measured ones and one more
     ):
         if skip < 0: raise ValueError(f'skip is {skip}: expected 0 or more')
+        if trace and not str(trace).endswith(('.json', '.json.gz')): raise ValueError(
+            f"Profile(trace) is {str(trace)!r}: expected a file, '.json' or '.json.gz', such as '{trace}/trace.json'")
         self.n_steps, self.skip, self.trace = as_count('n_steps', n_steps), skip, trace
         self.n_traced = as_count('n_traced', n_traced)
         self._begin()

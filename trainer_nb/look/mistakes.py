@@ -12,8 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, nn, no_grad
 
+from ..base import copied, described
 from ..loop import Learner, loss_option, maker_of, needed_names, unpack
 
 # %% ../../nbs/look/10_mistakes.ipynb #647b13de
@@ -24,9 +25,10 @@ def inputs_and_target(batch: object) -> tuple[list[Tensor], Any]:
     return [o for o in (*args, *named.values()) if isinstance(o, Tensor)], targ
 
 # %% ../../nbs/look/10_mistakes.ipynb #917bc5cd
-def _cast(t):
-    "Write the method that casts to the dtype of `t`: 'float()', 'long()'"
-    return t.type().rpartition('.')[2].removesuffix('Tensor').lower() + '()'
+def _cast(o, name, t):
+    "Write how to cast data to the dtype of `t`: 'y.long()', of arrays \"y.astype('int64')\""
+    if getattr(o.learn.phase.pass_.dl, 'are_arrays', False): return f"{name}.astype('{str(t.dtype)[6:]}')"
+    return f'{name}.{t.type().rpartition(".")[2].removesuffix("Tensor").lower()}()'
 
 def _texts(o):
     "Explain targets in words"
@@ -54,7 +56,24 @@ def _arguments(o):
     return ('the last entry of a batch is its target, and all others are inputs of the model: '
             'for other batches, write a train_step, f(batch, learn)')
 
+def _inputs(o):
+    "Explain a model that returned None, or takes the targets instead of the inputs"
+    phase = o.learn.phase
+    if phase.has_pred: return o.pred is None and 'the model returned None: end its forward with a return'
+    x, y = o.learn.batch
+    if not phase.is_default or x.shape == y.shape or o.learn.world.size > 1: return None
+    with no_grad(): copied(o.learn.own_model).eval()(y)     # raises unless it takes them
+    return (f'the model takes the targets, {described(y)}, and not the inputs, {described(x)}: are x and y swapped? '
+            'A batch is (x, y)')
+
 _ANYWHERE = {       # words of an error → what to do
+    'input should be between 0 and 1': lambda o:
+        'binary_cross_entropy takes probabilities, and the predictions are logits, or nan: for logits pass '
+        'loss_fn=F.binary_cross_entropy_with_logits',
+    'the graph a second time': lambda o: not (o.learn.state.batch_idx or o.learn.phase.generator) and
+        'the step called backward, as the loop does after it: a step returns its loss, without loss.backward(), '
+        'opt.step() and opt.zero_grad()',
+    '': _inputs,
     r'PIL\.|\(\w*Image\w*,': lambda o:
         'the samples are PIL images: turn them into tensors in the dataset, '
         'transform=torchvision.transforms.ToTensor()',
@@ -109,7 +128,7 @@ def _devices(o):
 def _dtype(o):
     "Explain inputs of another dtype than the parameters"
     wrong = next(x.dtype for x in o.inputs if x.dtype != o.p.dtype)
-    return f'the inputs are {str(wrong)[6:]}, and the model is {str(o.p.dtype)[6:]}: pass x.{_cast(o.p)}'
+    return f'the inputs are {str(wrong)[6:]}, and the model is {str(o.p.dtype)[6:]}: pass {_cast(o, "x", o.p)}'
 
 _IN_MODEL = {
     'index out of range in self': _ids,
@@ -164,10 +183,10 @@ _IN_LOSS = {
         'loss_fn=lambda pred, y: F.cross_entropy(pred.flatten(0, 1), y.flatten())',
     'scalar type Long|expected target dtype|nll_loss.*not implemented': lambda o:
         f'the targets are {str(o.targ.dtype)[6:]}, and class ids are int64: '
-        'pass y.long(); for a regression, loss_fn=F.mse_loss',
+        f'pass {_cast(o, "y", o.targ.long())}; for a regression, loss_fn=F.mse_loss',
     "Subtraction|Found dtype|can't be cast|same dtype": lambda o: o.targ.dtype != o.pred.dtype and
         f'the targets are {str(o.targ.dtype)[6:]}, and the predictions {str(o.pred.dtype)[6:]}: '
-        f'pass y.{_cast(o.pred)}',
+        f'pass {_cast(o, "y", o.pred)}',
     'must be the same as input size|Using a target size|must match the size': _shapes,
     'match target batch_size': lambda o:
         f'the model returned {len(o.pred)} predictions for {len(o.targ)} targets: '

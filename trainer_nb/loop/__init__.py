@@ -18,7 +18,7 @@ from .optim import (
 from .world import World
 from .plan import RESUMABLE, Plan, StepState, as_count, as_rate
 from .fit import Fit, TrainingInterrupted
-from .mistakes import check_first
+from .mistakes import check_first, refuse_others
 from .snapshot import (
     fit_changes, get_modes, is_expanded, load_object_states, object_states, set_buffers, set_changes, set_modes,
     set_opt_modes, unsaved_buffers

@@ -27,7 +27,7 @@ from .columns import Accumulator
 from .history import ENDS, Latest
 from .hooks import STEPS, Calls, Cancel, CancelEpoch, CancelFit, CancelStep, GoBack
 from .metrics import check_sets
-from .mistakes import about_error, check_first, not_finite
+from .mistakes import check_first, not_finite
 from .optim import check_names, check_shared, check_untrained, lr_names, named_parts, set_lr, trained
 from .plan import RESUMABLE, Plan, StepState
 from trainer_nb.loop.snapshot import (
@@ -318,8 +318,7 @@ def _note_place(learn, e, place, batch=None):
     "Note in an error what to do, and where and with which batch training failed, unless that has happened"
     is_noted = any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
     if is_noted or isinstance(e, Cancel): return
-    if advice := about_error(e, learn): e.add_note(advice)
-    else: learn.explain(e)
+    learn.explain(e)
     e.add_note(f'raised {place}' + ('' if batch is None else f'; batch: {described(batch)}'))
 
 def _checked_yield(item, opts):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
-from typing import Any
+from typing import Any, Never
 
 from ..base import format_time, format_value, listed
 from ..draw import Plot, PlotData, Shown, html_table, is_rate, text_table
@@ -278,7 +278,15 @@ class History(Shown):
 
     def _repr_html_(self): return f'<div>{escape(self.title())}</div>{self.picture()}{self.html()}'
 
+    @property
+    def history(self) -> Never:     # raises AttributeError
+        "The name in Keras; the error has the names here"
+        raise AttributeError(
+            "here it is h.epochs['train_loss'], h.epochs['valid_loss'], and by training batch h.steps['train_loss']")
+
     def __getitem__(self, name):
+        ours = f'valid_{name[4:]}' if name.startswith('val_') else f'train_{name}'      # of Keras' name
+        name = ours if ours in self.epochs else name
         raise TypeError(
             f'a History holds several tables: learn.history.epochs[{name!r}] has the values by '
             'epoch, learn.history.steps those by training batch')

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from ..base import did_you_mean, with_comments
-from .mistakes import EVENT_NAMES
+from .mistakes import refuse_names
 
 # %% ../../nbs/loop/01_hooks.ipynb #41e2dab7
 STEPS = ('do_step', 'do_backward', 'do_opt_step', 'do_zero_grad')
@@ -48,12 +48,10 @@ class GoBack(Cancel):
 # %% ../../nbs/loop/01_hooks.ipynb #8d72fdbe
 def _check_names(names, owner):
     "Refuse names that look like events or steps but are not; `owner` defines them"
+    refuse_names(owner, names)
     for name in names:
-        if name in LIFECYCLE: continue
-        if name in EVENT_NAMES: near = f' Here it is {EVENT_NAMES[name]}.'
-        elif re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name):
-            near = did_you_mean(name.replace('batch', 'step').replace('train', 'fit'), LIFECYCLE)
-        else: continue
+        if name in LIFECYCLE or not re.match(r'(before|after|do)_|on_\w+_(begin|start|end)$', name): continue
+        near = did_you_mean(name.replace('batch', 'step').replace('train', 'fit'), LIFECYCLE)
         raise TypeError(f'{owner} defines `{name}`, which the loop never calls.{near} '
                         f'Events: {", ".join(EVENTS)}. Steps: {", ".join(STEPS)}.')
 
@@ -98,7 +96,8 @@ class Hook:
         super().__init_subclass__(**kwargs)
         _check_names(dir(cls), cls.__name__)
         for side in 'runs_before', 'runs_after', 'provides':
-            if isinstance(getattr(cls, side), str): setattr(cls, side, (getattr(cls, side),))
+            names = getattr(cls, side)
+            if isinstance(names, str): setattr(cls, side, (names,))
         if '__init__' in vars(cls): with_comments(cls.__init__)
 
     @property
@@ -140,6 +139,8 @@ class MainProcessHook(Hook):
 
 class LambdaHook(Hook):
     "A hook made of functions: `LambdaHook(after_step=f, ord=5)`"
+    name = ''
+
     def __init__(self,
         *, ord: float = 0,        # low values run first
         name: str | None = None,  # name in tables and messages; None: made of the functions' names
@@ -153,10 +154,7 @@ class LambdaHook(Hook):
             setattr(self, o, f)
         self.ord = ord
         called = [getattr(f, '__name__', type(f).__name__) for f in functions.values()]
-        self._name = name or f'LambdaHook({", ".join(called)})'
-
-    @property
-    def name(self) -> str: return self._name
+        self.name = name or f'LambdaHook({", ".join(called)})'
 
 def is_custom(hook: Hook) -> bool:
     "Return whether a hook does what the user wrote: it is of a class of theirs, or a `LambdaHook`"
@@ -165,14 +163,10 @@ def is_custom(hook: Hook) -> bool:
 # %% ../../nbs/loop/01_hooks.ipynb #1d508767
 class Call:
     "One method of one hook; counts its calls and the seconds spent in it"
-    __slots__ = 'hook', 'point', 'f', 'n', 'time_s'
     def __init__(self, hook: Hook, point: str):
         self.hook, self.point, self.f = hook, point, getattr(hook, point)
         self.n, self.time_s = 0, 0.
-
-    def note(self, e: Exception) -> None:
-        "Name the hook in an error"
-        e.add_note(f'raised in hook {self.hook.name}, `{self.point}`')
+        self.place = f'raised in hook {hook.name}, `{point}`'       # a note on an error
 
     def __call__(self, learn):
         self.n += 1
@@ -180,7 +174,7 @@ class Call:
         try: self.f(learn)
         except Cancel: raise
         except Exception as e:
-            self.note(e)
+            e.add_note(self.place)
             raise
         finally: self.time_s += perf_counter() - start
 
@@ -193,7 +187,7 @@ class Call:
             try: return f(learn, nxt, *loss) if takes_loss else f(learn, nxt)
             except Cancel: raise
             except Exception as e:
-                if e is not nxt.error: self.note(e)
+                if e is not nxt.error: e.add_note(self.place)
                 raise
             finally:
                 self.time_s += perf_counter() - start - nxt.time_s
@@ -261,7 +255,7 @@ def _is_named(hook, names):
 def predecessors(hook: Hook, hooks: Iterable[Hook]) -> list[Hook]:
     "Return `hooks` that must run earlier, by `runs_after` of this one or `runs_before` of theirs"
     return [o for o in hooks if o is not hook and (
-        hook.runs_after and _is_named(o, hook.runs_after) or o.runs_before and _is_named(hook, o.runs_before))]
+        _is_named(o, hook.runs_after) or _is_named(hook, o.runs_before))]
 
 # %% ../../nbs/loop/01_hooks.ipynb #2c97eee1
 def _sorted(hooks):
@@ -290,11 +284,12 @@ def as_hooks(hooks: Hook | Iterable[Hook]) -> tuple[Hook, ...]:
 def _check_hook(hook, others):
     "Raise an error if `hook` cannot be added to the `others`"
     if not isinstance(hook, Hook):
-        if isinstance(hook, type): raise TypeError(f'{hook!r} is not a hook: pass an instance')
+        name = hook if isinstance(hook, str) else getattr(hook, '__name__', type(hook).__name__)
         how = 'LambdaHook(after_step=f) makes one of a function'
-        if hasattr(hook, 'get_last_lr'):
-            how = f'LRScheduler(lambda opt: {type(hook).__name__}(opt, ...)) makes one'
-        if isinstance(hook, str): how = f'pass an instance, hooks=[{hook}()]'
+        if points(hook): how = f'subclass Hook, class {name}(Hook)'
+        if hasattr(hook, 'get_last_lr'): how = f'LRScheduler(lambda opt: {name}(opt, ...)) makes one'
+        is_class = isinstance(hook, type) and issubclass(hook, Hook)
+        if is_class or hook is name: how = f'pass an instance, hooks=[{name}()]'
         raise TypeError(f'{hook!r} is not a hook; {how}')
     if isinstance(hook.ord, bool) or not isinstance(hook.ord, (int, float)) or hook.ord != hook.ord:
         raise TypeError(f'ord of {hook.name} is {hook.ord!r}: expected a number')

@@ -10,7 +10,6 @@ import signal, warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain
 from os import PathLike
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Never
@@ -28,10 +27,10 @@ from .columns import check_column
 from .fit import Fit, Interrupts, Phase, Validation, misplaced
 from .history import History
 from .hook_table import HookTable
-from .hooks import STEPS, Calls, Cancel, Hook, HookList, as_hooks
+from .hooks import EVENTS, STEPS, Calls, Cancel, Hook, HookList, as_hooks
 from .metrics import as_metrics
 from trainer_nb.loop.mistakes import (
-    check_model, float_dtype, is_data, is_samples, missing_name, refuse_fit, refuse_others
+    EVENT_NAMES, check_model, float_dtype, is_data, is_samples, name_here, refuse_fit, refuse_names, refuse_others
 )
 from trainer_nb.loop.optim import (
     check_optimizers, group_rates, load_optimizer, lr_names, make_optimizers, named_parameters, needs_closure,
@@ -51,11 +50,6 @@ def _of_phase(name, doc):
     def put(learn, value): setattr(learn.phase, name, value)
     return property(get, put, doc=doc)
 
-_ELSEWHERE = {      # what a learner of this library does not have, and what to do instead
-    'lr': 'learn.set_lr(.01) sets it, in a running fit, too; learn.lrs() has all',
-    'epochs': 'pass their number to fit, learn.fit(3)',
-    **{o: 'override the method in a subclass of Learner, or wrap it in a hook, '
-          f'LambdaHook({o}=f) with f(learn, nxt)' for o in STEPS}}
 
 class Learner:
     "A model, its data, its optimizer, and the loop that trains it"
@@ -74,7 +68,7 @@ class Learner:
                                     # data, which is saved like what is in `state`
         valid_dl: object = None,    # the same for validation, in order; those of a dict in turn,
                                     # with columns `valid_<name>_loss` etc. None: no validation
-        *,
+        *more: Never,               # none; all else is passed by name
         loss_fn: Callable | None = None,    # `loss_fn(pred, targ)` → 0-d tensor; None: the model's output
                                             # has a `loss` of its own
         train_step: Callable | None = None, # `train_step(batch, learn)` → dict with 'loss', or a generator
@@ -102,6 +96,10 @@ class Learner:
         **others: Never,            # none; a name from another library raises an error that gives the name here
     ):
         with folded():
+            data = train_dl, valid_dl, *more
+            if more or any(callable(o) and not is_data(o) for o in data): raise TypeError(
+                f'Learner got (model, {", ".join(type(o).__name__ for o in data)}): expected the model, an '
+                'iterable of batches or two, and the rest by name, Learner(model, train_dl, valid_dl, train_step=f)')
             if others: refuse_others('Learner', Learner.__init__, others)
             check_model(model, loss_fn)
             if seed is not None: check_seed(seed)
@@ -132,6 +130,11 @@ class Learner:
             self.objects = named_objects(state)      # what checkpoints hold besides
             self.display: Hook | None = self._make_display(display) if display else None
             self.hooks = HookList([*as_hooks(hooks), *filter(None, [self.display])])
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        ours = {**dict.fromkeys(EVENTS, 'a method of a Hook'), 'metrics': 'Learner(..., metrics=[...])'}
+        refuse_names(cls.__name__, vars(cls), EVENT_NAMES | ours)
 
     def __getstate__(self):     # a fit that was stopped stays in this process: checkpoints save it
         return {**vars(self), 'stopped': None, 'requests': deque()}
@@ -168,7 +171,7 @@ class Learner:
         "The step of `predict`; default: call the model, or the step of validation if that is your own"
         if isinstance(batch, Tensor): batch = (batch,)
         n = len(batch) if isinstance(batch, (list, tuple)) else 0
-        if n and (n == 1 or n <= len(needed_names(self.model.forward))): return self._predicted(batch)
+        if 0 < n <= max(1, len(needed_names(self.model.forward))): return self._predicted(batch)
         if n or not isinstance(batch, Mapping) or {'labels', 'targ'} & batch.keys():
             return self._predicted(*unpack(batch, self.loss_fn))
         return self._predicted((), batch)
@@ -212,9 +215,9 @@ class Learner:
 
     def step_of(self, training: bool) -> tuple[Callable, bool]:
         "Return the step of a pass, a function of the batch, and whether it is the user's own"
-        train, valid = self.is_own('train_step'), not training and self.is_own('eval_step')
-        f = self.eval_step if valid else self.train_step
-        return as_step(f, self) if train or valid else f, train or valid
+        name = 'eval_step' if not training and self.is_own('eval_step') else 'train_step'
+        f, is_own = getattr(self, name), self.is_own(name)
+        return as_step(f, self) if is_own else f, is_own
 
     def is_own(self, name: str) -> bool:
         "Return whether the step of a name is the user's own, passed or overridden"
@@ -254,13 +257,12 @@ class Learner:
         with folded():
             if data or others or is_data(n_epochs): refuse_fit(Learner.fit, (n_epochs, *data), others)
             hooks = as_hooks(hooks)
-            if keep_best: hooks = tuple(self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):])
+            if keep_best: hooks = self._keep_best([*self.hooks, *hooks], keep_best)[len(self.hooks):]
             plan = Plan(n_epochs, max_steps, valid_every, valid_every_epochs, valid_first, hooks, resume, on_interrupt)
             plan.check(self.valid_dl)
             if lr is not None: group_rates(self.opts, lr)       # refuses names that there are not
-            fit, stopped = Fit(plan), self.stopped
-            is_left = stopped is not None and stopped.train is not None and not stopped.is_trained
-            if is_left and not resume: warnings.warn(
+            fit, left = Fit(plan), self.stopped
+            if not (resume or left is None or left.train is None or left.is_trained): warnings.warn(
                 'fit begins a new epoch, without the rest of the one that was stopped '
                 f'{self.position}: learn.resume() would have continued it', stacklevel=2)
             fit.learn = self
@@ -400,8 +402,8 @@ class Learner:
                         while phase.result is None: phase.do['do_step']()
                         if phase.pred is None: raise KeyError("the step returned no 'pred'")
                     except (AttributeError, LookupError, TypeError, ValueError) as e:
-                        is_own = not (phase.is_default or self.is_own('predict_step'))
-                        if is_own: e.add_note(about_step(phase.batch, how))
+                        if not (phase.is_default or self.is_own('predict_step')):
+                            e.add_note(about_step(phase.batch, how))
                         raise
                     sizes = {*sample_counts(phase.batch), int(phase.result.get('n', phase.n))}
                     preds.add(phase.pred, sizes)
@@ -442,17 +444,17 @@ class Learner:
     @contextmanager
     def _apart(self, phase):
         "Open a validation or prediction that is none of a fit, in the middle of one or outside"
-        is_inside, state = self.is_fitting, rng_state() if self.is_fitting else None
-        is_free = not is_inside and signal.getsignal(signal.SIGINT) is signal.default_int_handler    # nobody handles it
+        state = rng_state() if self.is_fitting else None
+        is_free = state is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler    # nobody handles it
         with Interrupts(self, at_once=True) if is_free else nullcontext() as interrupts:
             try:
                 with phase.opened(self), interrupts.open() if is_free else nullcontext(): yield
             except BaseException as e:
                 phase.pass_.close()
-                if isinstance(e, Cancel) and not is_inside: raise misplaced(e) from e
+                if isinstance(e, Cancel) and state is None: raise misplaced(e) from e
                 raise
             finally:
-                if is_inside: set_rng_state(state)      # a stock loader draws a seed even in order
+                if state is not None: set_rng_state(state)      # a stock loader draws a seed even in order
 
     # parts
 
@@ -522,11 +524,11 @@ class Learner:
 
     def loader_for(self, data: object, shuffle: bool = False, tell: bool = False) -> Any:
         "Make a loader of what was passed as one"
-        is_default = self.own_loss_fn is not None and not self.is_own('train_step')
-        if is_default and is_samples(data): data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
+        if self.own_loss_fn is not None and not self.is_own('train_step') and is_samples(data):
+            data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
         like = vars(self).get('train_dl')
         dl = as_loader(data, self.bs, shuffle, self.device, float_dtype(self.own_model), like)
-        if tell and isinstance(data, tuple) and getattr(dl, 'dtype', None): print(
+        if tell and dl is not data and getattr(dl, 'dtype', None): print(
             f'float64 arrays are cast to {str(dl.dtype).removeprefix("torch.")}, the dtype of the model')
         return dl
 
@@ -568,7 +570,7 @@ class Learner:
     def add_hook(self, hook: Hook) -> Hook:  # the same
         "Add a hook; raises ValueError for a second one of a class with `unique = True`"
         self.check_thread()
-        if self.is_fitting and callable(getattr(hook, 'before_fit', None)): raise RuntimeError(
+        if self.is_fitting and hasattr(hook, 'before_fit'): raise RuntimeError(
             f'{hook.name} cannot be added while a fit runs, whose before_fit is over: add it before or after')
         self.hooks.add(hook)
         return hook
@@ -598,8 +600,7 @@ class Learner:
         self.hooks.add(*hooks)
         try: yield self
         finally:
-            for h in hooks:
-                if h in self.hooks: self.hooks.remove(h)
+            for h in hooks: self.hooks.remove(h)
 
     @with_comments
     def describe_hooks(self,
@@ -649,10 +650,10 @@ class Learner:
         "Where the loop is, in words"
         fit, epoch = self.fitting or self.stopped, self.state.epoch
         if fit is None or fit.train is None: return f'after epoch {epoch - 1}' if epoch else 'before the first epoch'
-        name, pass_ = 'training', fit.train.pass_
+        name, phase = 'training', fit.train
         if fit.valid is not None and fit.valid.pass_.start is not None:     # not so in `before_valid`
-            name, pass_ = 'validation', fit.valid.pass_
-        return f'in epoch {epoch}, after {pass_.n} of {length(pass_.dl) or "?"} {name} batches'
+            name, phase = 'validation', fit.valid
+        return f'in epoch {epoch}, after {phase.pass_.n} of {length(phase.pass_.dl) or "?"} {name} batches'
 
     @property
     def plan(self) -> Plan:
@@ -706,20 +707,22 @@ class Learner:
             'learn.request(lambda learn: print(learn.validate()))')
 
     def __setattr__(self, name, value):
-        if name in _ELSEWHERE and type(self).__module__.startswith('trainer_nb.'):
-            raise AttributeError(f'learn.{name} would have no effect: {_ELSEWHERE[name]}')
+        if name in STEPS: raise AttributeError(
+            f'learn.{name} cannot be set: wrap the step in a hook, LambdaHook({name}=f) with f(learn, nxt), or '
+            f'override it in a subclass of Learner, def {name}(self, ...)')
+        if name in ('lr', 'epochs') and type(self).__module__.startswith('trainer_nb.'): raise AttributeError(
+            f'learn.{name} would have no effect{name_here(name)}')
         object.__setattr__(self, name, value)
 
     if not TYPE_CHECKING:       # to a type checker, such a class has every attribute
         def __getattr__(self, name):
-            if name in _ELSEWHERE: raise AttributeError(f'a learner has no {name}: {_ELSEWHERE[name]}')
             try: return object.__getattribute__(self, name)  # raises again, and as a property did
-            except AttributeError as e: raise missing_name(self, name, e) from None
+            except AttributeError as e: raise AttributeError(f'{e}{name_here(name)}', name=name, obj=self) from None
 
     def __repr__(self):
         parts, params = trained(self), {*named_parameters(trained(self)).values()}
-        is_known = not any(map(nn.parameter.is_lazy, params))  # lazy layers have no shapes before their first batch
-        n = f'{sum(p.numel() for p in params):,}' if is_known else 'unknown'
+        is_lazy = any(map(nn.parameter.is_lazy, params))    # such layers have no shapes before their first batch
+        n = 'unknown' if is_lazy else f'{sum(p.numel() for p in params):,}'
         opts = ', '.join(type(o).__name__ for o in self._opts.values()) or 'no optimizer'
         return (f'Learner({" with ".join(type(o).__name__ for o in parts)}, {n} parameters on {self.device}, {opts}, '
                 f'{self.state.epoch} epochs done)')
@@ -734,8 +737,7 @@ def _place(model, loss_fn, device):
 # %% ../../nbs/loop/14_learner.ipynb #49b99e56
 def class_names(learn: Learner, dl: object = None) -> Sequence | Mapping | None:
     "Return the attribute `classes` of a dataset, an object in `state`, or the model"
-    loaders = chain.from_iterable(map(each, (dl, learn.train_dl, learn.valid_dl)))
-    owners = [*loaders, *learn.objects.values(), learn.own_model]
+    owners = [*each(dl), *each(learn.train_dl), *each(learn.valid_dl), *learn.objects.values(), learn.own_model]
     for o in owners:
         if isinstance(names := getattr(o, 'classes', None), (list, tuple, Mapping)): return names
         if hasattr(o, 'dataset'): owners.append(o.dataset)

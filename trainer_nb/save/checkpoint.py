@@ -11,10 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
+from typing import Never
 
 from ..base import format_value, listed, read_every
 from ..data import set_rng_states
-from ..loop import Fit, Hook, Learner, as_count
+from ..loop import Fit, Hook, Learner, as_count, refuse_others
 from .files import Folder, arrived, best_of, host_copy, read_checkpoint, read_state, write_state
 from .state import capture, load_weights, restore
 from .watch import Monitor
@@ -49,7 +50,9 @@ class Checkpoint(Hook):
         what: str = 'all',   # 'trainable': leave out frozen weights that no optimizer has stepped, if
                              # all optimizers have a state, which tells (not SGD without momentum);
                              # the program that loads the checkpoint must bring the same ones
+        **others: Never,     # none; a name from another library raises an error that gives the name here
     ):
+        if others: refuse_others('Checkpoint', Checkpoint.__init__, others)
         if what not in ('all', 'trainable'): raise ValueError(f"what is {what!r}: expected 'all' or 'trainable'")
         n, unit = (math.inf, '') if best_only else read_every(every, 'step')
         self.epochs, self.steps, self.seconds = (n if o == unit else math.inf for o in ('epoch', 'step', 's'))

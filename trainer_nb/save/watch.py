@@ -10,6 +10,7 @@ import math, warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import median_high
+from typing import Never
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from ..base import format_value, map_tensors
 from ..data import sets_of
 from trainer_nb.loop import (
     CancelStep, GoBack, Hook, Learner, as_count, as_rate, check_monitored, gradients, is_skipped, kept, rank,
-    refuse_closures, stack_scalars, total_norm
+    refuse_closures, refuse_others, stack_scalars, total_norm
 )
 from .state import capture, load_weights, restore, weights_of
 
@@ -60,7 +61,7 @@ class Monitor:
         return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
 # %% ../../nbs/save/04_watch.ipynb #dbb0085b
-_JUDGED = 'best_row', 'weights', 'n_waited', 'is_over'
+_JUDGED = 'best_row', 'weights', 'since', 'n_waited', 'is_over', 'why'
 
 class EarlyStopping(Hook):
     "End a fit that no longer improves, and restore the weights of the best validation"
@@ -72,7 +73,9 @@ class EarlyStopping(Hook):
         monitor: str = 'valid_loss',    # column of the epoch table
         mode: str | None = None,        # 'min' or 'max': which values are better; None: by the name
         restore_best: bool = True,      # False: the model keeps its last weights
+        **others: Never,                # none; a name from another library raises an error that gives the name here
     ):
+        if others: refuse_others('EarlyStopping', EarlyStopping.__init__, others)
         self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
         self.monitor, self.mode = monitor, mode
@@ -83,8 +86,10 @@ class EarlyStopping(Hook):
     def _reset(self):
         self.best_row = {}          # the best validation, or epoch
         self.weights = None         # what `weights_of` returned there
+        self.since = {}             # where it improved last; `best_row` may have an equal value, and a lower loss
         self.n_waited = 0           # validated epochs since then
         self.is_over = False        # the fit has ended for lack of improvement
+        self.why = ''               # if it has ended early: 'stopped early after epoch 8 of 50: ...'
 
     def state_dict(self) -> dict: return {k: getattr(self, k) for k in _JUDGED}
 
@@ -112,26 +117,42 @@ class EarlyStopping(Hook):
         self._judge(learn, row)     # a column that only epochs have; others no longer change anything
         self.n_waited += 1
         self.is_over = self.n_waited >= self.patience
-        if self.is_over: learn.request('stop_epoch')
+        if not self.is_over: return
+        if learn.plan.is_ahead(learn.state): self.why = self._sentence(learn, row)
+        learn.request('stop_epoch')
+
+    def _sentence(self, learn, row):
+        "Say that and why the fit stops after an epoch, and which weights the model will have"
+        since, best = (o and learn.history.place(o) for o in (self.since, self.best_row))
+        end, more = learn.plan.end_epoch, f' by more than {self.min_delta:g}' if self.min_delta else ''
+        what = f'has not improved{more} since {since} (patience {self.patience})' if since else 'has not been finite'
+        weights = 'these are its weights' if best == since else f'these are the weights of {best}'
+        if self.weights is None: weights = 'the model keeps its last weights'
+        when = f'{row["epoch"]} of {end}' if end else row['epoch']
+        return f'stopped early after epoch {when}: {self.monitor} {what}; {weights}'
 
     def _judge(self, learn, row):
         "Judge a validation or an epoch, and keep its weights if it is the best"
         if self.monitor not in row: return
         now, best = (self.watched.rating(o) or (math.inf, math.inf) for o in (row, self.best_row))
         is_better = now[0] < best[0] - self.min_delta
-        if is_better: self.n_waited = -1        # the open epoch counts as soon as it ends
+        if is_better:
+            self.since = {k: row[k] for k in ('epoch', 'batch') if k in row}
+            self.n_waited = -1      # the open epoch counts as soon as it ends
         if is_better or now[0] == best[0] and now < best:       # a tie goes to the lower loss: no improvement
             self.best_row = dict(row)
             if self.restore_best: self.weights = weights_of(learn)
 
     def after_fit(self, learn: Learner) -> None:
         # a fit that was stopped between two batches may be resumed
-        if learn.fitting.rng_states is not None or self.weights is None or not learn.plan.has_begun: return
-        load_weights(learn, self.weights)
-        self.weights, learn.history.latest.kept = None, self.best_row
-        if learn.is_main: print(
-            f'{self.name}: {self.monitor} was best in {learn.history.place(self.best_row)} '
-            f'({format_value(self.best_row[self.monitor])}); these weights are restored')
+        if learn.fitting.rng_states is not None or not learn.plan.has_begun: return
+        said = self.why
+        if self.weights is not None:
+            load_weights(learn, self.weights)
+            self.weights, learn.history.latest.kept = None, self.best_row
+            said = said or (f'{self.monitor} was best in {learn.history.place(self.best_row)} '
+                            f'({format_value(self.best_row[self.monitor])}); these weights are restored')
+        if said and learn.is_main: print(f'{self.name}: {said}')
 
 # %% ../../nbs/save/04_watch.ipynb #bb8dfca9
 def best_keeper(

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from html import escape
+from inspect import signature
 from operator import length_hint
 from shutil import get_terminal_size
 from textwrap import fill
@@ -370,6 +371,12 @@ def harmless(f: Callable) -> Callable:
     return wrapped
 
 # %% ../../nbs/show/02_display.ipynb #f86334bf
+def _default_rates(opts):
+    "Name the optimizers whose learning rate is the default of their class, which may be another one elsewhere"
+    defaults = {o: signature(type(o)).parameters.get('lr') for o in opts.values()}
+    return [f'{type(o).__name__}, lr {p.default} (its default)' for o, p in defaults.items()
+            if p and [g['lr'] for g in o.param_groups] == [p.default]]
+
 class Display(Onlooker):
     "Progress, epoch table and live plot of a fit; `Learner` adds it unless `display=False`"
     ord, unique, provides = 100, True, ('display',)
@@ -412,7 +419,9 @@ class Display(Onlooker):
         self.pace = Pace(learn)
         if self.plots and isinstance(self.screen, Notebook):
             self.plot = Plot(learn.plan.first_batch, len(learn.metrics))
+        self.remarks = _default_rates(learn.opts)
         self.draw(learn)
+        self.remarks = ()
 
     @harmless
     def before_valid(self, learn: Learner) -> None: self.pace.count(learn)
