@@ -10,6 +10,7 @@ import math, re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from io import BytesIO
 from itertools import chain, pairwise, product
@@ -177,10 +178,14 @@ class Panel:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
         return [p if math.isfinite(sum(p)) else None for p in zip(self.x(xs).tolist(), self.y(ys).tolist())]
 
+    @cached_property
+    def places(self) -> list:
+        "The pixel positions of each line's points"
+        return [self.place(o.xs, o.ys) for o in self.lines]
+
     def _curves(self):
         "Yield each line, its places, the indices of those with a sign (or without a neighbour), and how that looks"
-        for o in self.lines:
-            places = self.place(o.xs, o.ys)
+        for o, places in zip(self.lines, self.places):
             at = [i for i, p in enumerate(places)
                   if p and (o.points or not any(places[max(i - 1, 0):i] + places[i + 1:i + 2]))]
             yield o, places, at, _SIGNS[o.mark if o.points else '●']
@@ -217,8 +222,8 @@ class Panel:
 
     def _arrows(self):
         "The values of the lowest and of the highest point, if they are outside"
-        leaving = [o for o in self.lines if o.may_leave]
-        known = sorted((y, x) for o in leaving for x, y, p in zip(o.xs, o.ys, self.place(o.xs, o.ys)) if p)
+        leaving = [(o, places) for o, places in zip(self.lines, self.places) if o.may_leave]
+        known = sorted((y, x) for o, places in leaving for x, y, p in zip(o.xs, o.ys, places) if p)
         low, high = self.ylim
         for y, x in {*known[:1], *known[-1:]}:
             if low <= y <= high: continue
@@ -228,8 +233,8 @@ class Panel:
     def _ends(self):
         "Texts at last points, each in a row of its own, in their order: in the margin, or where they hide nothing"
         marks, ends = [], []
-        for o in self.lines:
-            known = [*filter(None, self.place(o.xs, o.ys))]
+        for o, places in zip(self.lines, self.places):
+            known = [*filter(None, places)]
             if (o.name or o.points) and not self.margin: marks += known
             ends += [(*known[-1], text, o) for text in o.end.splitlines() if known]
         ends.sort(key=lambda o: o[1])

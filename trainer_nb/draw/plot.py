@@ -75,6 +75,7 @@ _OTHERS = [o for o in STYLES if o[0] not in COLORS[:2]]     # for what is neithe
 def thinned(points: Sequence[tuple], most: int = 300) -> tuple[list, list]:
     "Thin out points to (xs, ys): each stretch keeps its lowest and its highest"
     points, size, kept = sorted(points), -(-2*len(points)//most), set()
+    if size < 2: return tuple(map(list, zip(*points)))
     for i in range(0, len(points), size):
         part = sorted(points[i:i + size], key=lambda o: o[1] if math.isfinite(o[1]) else math.inf)
         kept |= {part[0], part[-1]}

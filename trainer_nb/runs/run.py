@@ -23,7 +23,7 @@ from .folder import revived
 from .fork import Branch, Change, branch_of, fork_run
 from .program import load_program, spawn, submit, versions
 from .record import RecordTail
-from .view import View
+from .live import View
 from .worker import without_screen
 
 # %% ../../nbs/runs/07_run.ipynb #fcaab03c
