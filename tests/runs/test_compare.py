@@ -1,6 +1,5 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
 import json, math, random, re, shutil, time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest, torch
@@ -253,7 +252,7 @@ def test_steps_are_known_of_validations_and_a_chart_without_them_is_by_batch(tmp
 def watched(what, seen):
     "A live cell of a comparison, which has drawn it once in the cell `seen`"
     view = LiveCell('comparison', result=compare(what))
-    view.redraw(True)
+    view.redraw()
     assert len(seen) == 3 and seen.n_messages == 3
     return view
 
@@ -317,7 +316,7 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     view = View(folder, RecordTail(folder.record))
     view.look()
     view._open_widgets()
-    view.redraw(True)
+    view.redraw()
     stored = cell[1]
     cell.clear()
     cell.n_messages = 0

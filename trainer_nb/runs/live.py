@@ -5,14 +5,12 @@
 # %% auto #0
 __all__ = ['LiveCell', 'Watched', 'status_line', 'View']
 
-# %% ../../nbs/runs/05_live.ipynb #551d8552
-import math, os, sys, threading, warnings
+# %% ../../nbs/runs/05_live.ipynb #d6ccbc55
+import math, os, threading, warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from secrets import token_hex
 from time import perf_counter
-from typing import Any
 
 from ..base import printable
 from ..draw import Chart, Plot, Shown, attended_kernel, cell_thread, current_cell, lost_widget
@@ -23,29 +21,10 @@ from .folder import Request, RunFolder, RunStatus, ask, count_of, read_status
 from .fork import branch_of
 from .record import RecordTail
 
-# %% ../../nbs/runs/05_live.ipynb #5ea435b8
-class _QuickClicks:
-    "A context in which Python's switch interval is 0.5 ms, so that waiting threads get the GIL sooner; may overlap"
-    interval_s = 5e-4
-    def __init__(self): self.n, self.before, self.lock = 0, None, threading.Lock()
-
-    def __enter__(self):
-        with self.lock:
-            if not self.n: self.before = sys.getswitchinterval()
-            sys.setswitchinterval(min(self.before, self.interval_s))
-            self.n += 1
-
-    def __exit__(self, *error):
-        with self.lock:
-            self.n -= 1
-            if not self.n: sys.setswitchinterval(self.before)
-
-_quick_clicks = _QuickClicks()
-
-# %% ../../nbs/runs/05_live.ipynb #11337992
+# %% ../../nbs/runs/05_live.ipynb #dbdb1234
 class _Outputs(list):
     "Outputs of several cells that show the same"
-    def update(self, *args: Any, **kwargs: Any) -> None:
+    def update(self, *args, **kwargs):
         for o in self: o.update(*args, **kwargs)
 
 class LiveCell(Notebook):
@@ -56,8 +35,9 @@ class LiveCell(Notebook):
     idle_s = 4.         # seconds until it is drawn again although nothing is new
     plot_s = 1.         # the shortest time between two pictures; the line above them may change more often
     stored_s = 60.      # the greatest age of what the notebook stores beside widgets; at the beginning it is younger
-    buttons: dict = {}  # label → (tooltip, ...)
-    state = shown = ''  # a word that is drawn at once when it changes, and the word that is drawn
+    buttons: dict = {}  # label → (tooltip, ...); the method `click` gets a label, in a thread of the kernel
+    state = ''          # a word that is drawn at once when it changes
+    shown: str|None = None      # the word that is drawn
     thread = error = row = None     # row: `ButtonRow`
     is_over = False     # it was told to show the end
     plotted_at = -math.inf
@@ -66,7 +46,7 @@ class LiveCell(Notebook):
     def __init__(self,
         name: str,
         advice: str = 'run this cell again to see the runs as they are',    # where no update follows
-        result: Any = None,     # `Watched`
+        result: 'Watched|None' = None,
         share: float = .018,    # of a core, for drawing
     ):
         super().__init__()
@@ -100,8 +80,6 @@ class LiveCell(Notebook):
         "Return what stands below the picture, without HTML"
         return repr(self.result).partition('\n')[2]
 
-    def click(self, label: str) -> None: "Act on a click, in a thread of the kernel"
-
     # how it is shown
 
     def show(self) -> None:
@@ -111,7 +89,8 @@ class LiveCell(Notebook):
             self.outputs = [[_Outputs([o, show_bundle(*now)]), now] for o, now in self.outputs]
             if not is_live or front_end() != 'html': return self.leave()
             if not self.outputs: self._open_widgets()
-            self.redraw(True)
+            self.shown = None       # all is drawn
+            self.redraw()
         if self.thread is not None: return
         self.thread = cell_thread(self._watch, self.name)
         self.thread.start()
@@ -140,10 +119,10 @@ class LiveCell(Notebook):
         text = f'{bundles[0][0]["text/plain"]}\n{self.advice}'
         super().put((self.live, {}), ({'text/html': html, 'text/plain': text}, {}), None)
 
-    def redraw(self, is_first: bool = False) -> None:
+    def redraw(self) -> None:
         "Draw what is new"
         is_new, now, picture = self.update(), perf_counter(), (None, None)
-        is_changed = is_first or self.state != self.shown
+        is_changed = self.state != self.shown
         if not (is_new or is_changed or now - self.drawn_at >= self.idle_s): return
         if is_changed or now >= self.plotted_at + self.plot_s:
             self.plotted_at, picture = now, self.picture()
@@ -153,9 +132,13 @@ class LiveCell(Notebook):
     def step(self) -> float|None:   # seconds until the next one; None: nothing trains any more
         "Look, and draw what is new"
         if not self.look(): return None
+        self.refresh()
+        return self.tick_s
+
+    def refresh(self) -> None:
+        "Draw what is new, if it is time; an error is a warning"
         if self.budget.is_due or self.state != self.shown:
             with self.drawing, self.budget.drawing(): self._attempt(self.redraw)
-        return self.tick_s
 
     def wait(self, s: float) -> bool:
         "Wait so many seconds, or until the next click; return whether to end"
@@ -165,10 +148,9 @@ class LiveCell(Notebook):
 
     def _watch(self):
         "Draw what is new while anything trains, unless marimo runs the cell again; then leave the end"
-        with _quick_clicks if self.row else nullcontext():
-            while (s := self._attempt(self.step)) is not None and not self.wait(s):
-                if getattr(self.thread, 'should_exit', False): return
-        self.look()
+        while (s := self._attempt(self.step)) is not None and not self.wait(s):
+            if getattr(self.thread, 'should_exit', False): return
+        self._attempt(self.look)
         with self.drawing: self._attempt(self.leave)
 
     def _attempt(self, f):
@@ -243,7 +225,7 @@ def status_line(name: str, status: RunStatus, history: History, first: int = 0) 
         parts += format_pace(rate, 1, max(end - batch, 0)/rate if end else None)
     return printable(' · '.join(filter(None, [*parts, status.note])))
 
-# %% ../../nbs/runs/05_live.ipynb #ea567b89
+# %% ../../nbs/runs/05_live.ipynb #249b3358
 class View(LiveCell):
     "The cells that show a run"
     buttons = {     # label → (tooltip, request, argument)
@@ -264,7 +246,7 @@ class View(LiveCell):
         super().__init__(printable(str(info.get('name', folder.path.name))),
                          f'attach({os.path.relpath(folder.path)!r}) shows the run again')
         self.folder, self.tail, self.branch = folder, tail, branch_of(folder)
-        self.find, self.run = look or partial(read_status, folder), None    # run: the `RunStatus` that is shown
+        self.find = look or partial(read_status, folder)
         self.first_row, self.first_batch, n_metrics = (
             count_of(info, k) for k in ('first_row', 'first_batch', 'n_metrics'))
         self.plot, self.history = Plot(self.first_batch, n_metrics), tail.history
@@ -275,9 +257,8 @@ class View(LiveCell):
     def tick_s(self) -> float: return .03 if self.asked else .2
 
     def look(self) -> bool:
-        self.run = self.find()
+        self.run = self.find()      # it is shown
         self.state = self.run.state
-        if self.row: self._tell()
         return not self.run.is_over
 
     def update(self) -> bool:
@@ -311,12 +292,15 @@ class View(LiveCell):
         except (OSError, ValueError) as e: self.row.say(f'could not ask the run: {e}')
         self.clicked.set()
 
-    def _tell(self):
-        "Show what became of the clicks"
-        label = 'Resume' if self.state == 'paused' else 'Pause'
-        for request in [*self.asked]:
-            is_answered = request.answer is not None        # else it is told the next time
-            self.row.say(str(request))
-            if is_answered: self.asked.remove(request)
-            if request.what in ('pause', 'unpause'): label = 'Resume' if request.what == 'pause' else 'Pause'
-        self.row.buttons['Pause'].description = label       # a click changes it before the answer comes
+    def refresh(self) -> None:
+        "Show what became of the clicks, and what is new"
+        if self.row:
+            labels = {'paused': 'Resume', 'pause': 'Resume', 'unpause': 'Pause'}
+            label = labels.get(self.state, 'Pause')
+            for request in [*self.asked]:
+                is_answered = request.answer is not None        # else it is told the next time
+                self.row.say(str(request))
+                if is_answered: self.asked.remove(request)
+                label = labels.get(request.what, label)         # before the answer comes
+            self.row.buttons['Pause'].description = label
+        super().refresh()
