@@ -29,7 +29,7 @@ from .record import RecordTail
 from .run import Run
 from ..save import Monitor
 
-# %% ../../nbs/runs/10_compare.ipynb #214dd4dd
+# %% ../../nbs/runs/10_compare.ipynb #74516ad5
 _HEADS = {'run', 'status', 'epochs', 'batches', 'loss', 'best valid_loss', 'time_s', 'note', 'age', 'size'}
 
 class Source:
@@ -88,7 +88,7 @@ class Source:
         self.seen = h, columns.n_revised, self.n, len(h.valid_rows), len(h.ends)
         if self.seen[:2] != before[:2]:
             n_valid = n_epochs = 0
-            self.curves = {}        # column → `Envelope` of its values by batch, as far as they were drawn
+            self.curves = {}        # (column, bins) → `Envelope` of its values by batch, as far as they were drawn
             self.points = {}        # column → (batch, value) of validation passes and epochs
             self.seconds = 0.
             self.scales = {axis: ([0], [0]) for axis in ('step', 'time')}   # batches; steps or seconds at their ends
@@ -129,7 +129,7 @@ class Source:
         most: int = 700,    # bins
     ) -> tuple[list, list]:     # batches, values
         "Return a column of batches, smoothed, or the points of another one"
-        columns, env = self.history.columns, self.curves.setdefault(column, Envelope())
+        columns, env = self.history.columns, self.curves.setdefault((column, most), Envelope(most))
         if column not in columns.names(False): return thinned(self.points[column])
         new = columns.fetch(column, env.n, self.n, False)[:self.n - env.n]
         env.extend(new, [end for end in self.history.ends if end <= self.n])
@@ -203,7 +203,7 @@ def differing_settings(sources: list[Source]) -> list[str]:
     names = dict.fromkeys(chain.from_iterable(s.settings for s in sources))
     return [k for k in names if len({s.settings.get(k, '') for s in sources}) > 1]
 
-# %% ../../nbs/runs/10_compare.ipynb #beb949cc
+# %% ../../nbs/runs/10_compare.ipynb #ecbe651e
 AXES = {'step': 'optimizer step', 'batch': 'batch', 'time': 'time in seconds'}
 
 def _base(column):
@@ -333,14 +333,15 @@ class Comparison(Watched):
 
     def _lines(self, source):
         "The lines of a source, that of training first; the last one has its name"
-        columns, most, res = self.columns(source), max(2400//len(self.sources), 100), []
+        columns, res, is_grey = self.columns(source), [], source.color == GREY
+        most = 64 if is_grey else min(max(2400//len(self.sources), 128), 700)       # bins
         key = source.seen, columns, most, self.axis, source.color, source.name
         if source.drawn[0] == key: return source.drawn[1]
         for column in columns:
             batches, ys = source.curve(column, most)
             xs, is_valid = source.places(batches, self.axis), column.startswith('valid_')
             is_last = column == columns[-1]
-            if source.color == GREY: res.append(Line(xs, ys, GREY, width=1., alpha=.5, may_leave=True))
+            if is_grey: res.append(Line(xs, ys, GREY, width=1., alpha=.5, may_leave=True))
             else: res.append(Line(xs, ys, source.color, alpha=1. if is_last else RAW, points=is_valid and len(xs) <= 60,
                                   end=cut_name(source.name, 18) if is_last else ''))
         source.drawn = key, res

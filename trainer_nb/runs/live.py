@@ -21,7 +21,7 @@ from .folder import Request, RunFolder, RunStatus, ask, count_of, read_status
 from .fork import branch_of
 from .record import RecordTail
 
-# %% ../../nbs/runs/05_live.ipynb #dbdb1234
+# %% ../../nbs/runs/05_live.ipynb #0a5acd95
 class _Outputs(list):
     "Outputs of several cells that show the same"
     def update(self, *args, **kwargs):
@@ -38,6 +38,7 @@ class LiveCell(Notebook):
     buttons: dict = {}  # label → (tooltip, ...); the method `click` gets a label, in a thread of the kernel
     state = ''          # a word that is drawn at once when it changes
     shown: str|None = None      # the word that is drawn
+    line = ''           # that is drawn
     thread = error = row = None     # row: `ButtonRow`
     is_over = False     # it was told to show the end
     plotted_at = -math.inf
@@ -78,7 +79,7 @@ class LiveCell(Notebook):
 
     def text(self) -> str:
         "Return what stands below the picture, without HTML"
-        return repr(self.result).partition('\n')[2]
+        return repr(self.result).removeprefix(self.result.title()).lstrip('\n')
 
     # how it is shown
 
@@ -122,12 +123,12 @@ class LiveCell(Notebook):
     def redraw(self) -> None:
         "Draw what is new"
         is_new, now, picture = self.update(), perf_counter(), (None, None)
-        is_changed = self.state != self.shown
-        if not (is_new or is_changed or now - self.drawn_at >= self.idle_s): return
+        status, is_changed = self.status(), self.state != self.shown
+        if not (is_new or is_changed or status.where != self.line or now - self.drawn_at >= self.idle_s): return
         if is_changed or now >= self.plotted_at + self.plot_s:
             self.plotted_at, picture = now, self.picture()
-        self.shown = self.state
-        self.draw(self.status(), *picture, self.advice)
+        self.shown, self.line = self.state, status.where
+        self.draw(status, *picture, self.advice)
 
     def step(self) -> float|None:   # seconds until the next one; None: nothing trains any more
         "Look, and draw what is new"
@@ -225,7 +226,7 @@ def status_line(name: str, status: RunStatus, history: History, first: int = 0) 
         parts += format_pace(rate, 1, max(end - batch, 0)/rate if end else None)
     return printable(' · '.join(filter(None, [*parts, status.note])))
 
-# %% ../../nbs/runs/05_live.ipynb #249b3358
+# %% ../../nbs/runs/05_live.ipynb #a4ae928a
 class View(LiveCell):
     "The cells that show a run"
     buttons = {     # label → (tooltip, request, argument)
@@ -250,7 +251,6 @@ class View(LiveCell):
         self.first_row, self.first_batch, n_metrics = (
             count_of(info, k) for k in ('first_row', 'first_batch', 'n_metrics'))
         self.plot, self.history = Plot(self.first_batch, n_metrics), tail.history
-        self.place = None       # where the run was when it was read last
         self.asked = []         # `Request`s that are not answered
 
     @property
@@ -261,9 +261,7 @@ class View(LiveCell):
         self.state = self.run.state
         return not self.run.is_over
 
-    def update(self) -> bool:
-        before, self.place = self.place, [self.run.note, *map((self.run.data or {}).get, ('batch', 'valid_idx', 'rate'))]
-        return self.tail.update() or self.place != before
+    def update(self) -> bool: return self.tail.update()
 
     def status(self) -> Status:
         h, status = self.tail.history, self.run
