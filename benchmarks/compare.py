@@ -23,17 +23,15 @@ from trainer_nb.runs.engine import now_here
 FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'
 VIEW = '''import json, time
 from trainer_nb.all import attach, compare
-from trainer_nb.runs.compare import CompareView
-from trainer_nb.runs.view import View
+from trainer_nb.runs.live import LiveCell
 at = []
 def counted(f): return lambda *args: (at.append(time.perf_counter()), f(*args))[1]
+LiveCell.draw = counted(LiveCell.draw)
 if {n} > 1:
-    CompareView.draw = counted(CompareView.draw)
     shown = compare({home!r})
     shown.show()
     thread = shown.view.thread
 else:
-    View._draw_areas = counted(View._draw_areas)
     shown = attach({home!r} + '/run0')
     shown.show()
     thread = shown._view.thread

@@ -1,6 +1,5 @@
 "Comparisons: the picture is true, the table names the winner, and looking at a folder executes nothing from it"
 import json, math, random, re, shutil, time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest, torch
@@ -9,12 +8,12 @@ from test_pictures import Drawn
 from test_runs import plant
 from trainer_nb.all import Comparison, GradAccum, History, LambdaHook, Learner, Run, attach, compare, runs
 from trainer_nb.draw import COLORS
-from trainer_nb.runs.compare import CompareView, Source
+from trainer_nb.runs.compare import Source
 from trainer_nb.runs.engine import now_here
-from trainer_nb.runs.folder import RunFolder, RunStatus, answer, ask, pending
+from trainer_nb.runs.folder import RunFolder, answer, ask, pending
+from trainer_nb.runs.live import LiveCell, View
 from trainer_nb.runs.record import RecordTail, RunRecord
 from trainer_nb.runs.table import main
-from trainer_nb.runs.view import View
 
 
 def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):
@@ -254,59 +253,64 @@ def test_steps_are_known_of_validations_and_a_chart_without_them_is_by_batch(tmp
 
 # ---- live ------------------------------------------------------------------------------------------------------------
 
-def watched(folder):
-    "A view of the runs in a folder, and the list of what it puts into a cell"
-    view, seen = CompareView(compare(folder)), []
-    view.handles.append(SimpleNamespace(update=lambda bundle, raw: seen.append(bundle['text/html'])))
-    return view, seen
+def watched(what, seen):
+    "A live cell of a comparison, which has drawn it once in the cell `seen`"
+    view = LiveCell('comparison', result=compare(what))
+    view.redraw()
+    assert len(seen) == 3 and seen.n_messages == 3
+    return view
 
-def test_live_without_widgets(tmp_path):
+def test_live_without_widgets(tmp_path, cell):
     "It is drawn when there is news, and picture and table are left once all runs are over, however soon"
-    a = make_run(tmp_path/'a', made(1))
+    make_run(tmp_path/'a', made(1))
     b = make_run(tmp_path/'b', made(2), state='running')
-    (view, seen), ticks = watched(tmp_path), []
-    c = view.comparison
+    view, ticks = watched(tmp_path, cell), []
+    c = view.result
     assert c.is_live and {o['run']: o['status'] for o in c.values} == {'a': 'done', 'b': 'running'}
     view.step()
-    assert seen == []            # nothing was new
+    assert cell.n_messages == 3         # nothing was new
     append(b, '{"kind": "step", "batch": 301, "train_loss": 0.5}')
-    view.budget.next = 0
+    view.budget.next = view.plotted_at = 0
     view.step()
-    assert len(seen) == 1 and '>301<' in seen[0] and '<svg' not in seen[0] and '1 of them live' in seen[0]
+    line, picture, table = (o['text/html'] for o in cell)
+    assert '>301<' in table and '<svg' not in picture and '1 of them live' in line and '>as of ' in line
     view.budget.next = float('inf')      # no further drawing is ever due
     b.write('status.json', {'state': 'failed', **now_here()})
     view.wait = lambda s: ticks.append(s) or len(ticks) > 9
     view._watch()
-    assert not ticks and '<img' in seen[-1] and 'live' not in seen[-1].partition('</style>')[2] and not c.is_live
-    assert view.error is None and (a.path/'record'/'log.jsonl').exists()
+    line, picture, table = (o['text/html'] for o in cell)
+    assert not ticks and '<img' in picture and 'image/png' in cell[1] and not c.is_live
+    assert not re.search('live|as of|no update', line) and cell[2]['text/plain'].startswith('run')
+    assert view.error is None and (b.path/'record'/'log.jsonl').exists()
 
-def test_the_first_seconds(tmp_path):
+def test_the_first_seconds(tmp_path, cell):
     "Before the first value there is no empty frame, and no legend of lines that are not drawn"
     folders = [make_run(tmp_path/f'r{i}', made(i), state='running') for i in range(10)]
     for o in folders: (o.path/'record'/'log.jsonl').unlink()
-    view, seen = watched(tmp_path)
-    assert view.comparison.title() == '10 runs · 10 of them live · no values yet' and view.comparison.chart() is None
-    view.draw()
+    view = watched(tmp_path, cell)
+    assert view.result.title() == '10 runs · 10 of them live · no values yet' and view.result.chart() is None
+    assert '<img' not in cell[1]['text/html'] and 'r9' in cell[2]['text/html']
     append(folders[9], '{"kind": "step", "batch": 1, "train_loss": 0.5}')
-    view.budget.next = 0
+    view.budget.next = view.plotted_at = 0
     view.step()
-    assert '<img' not in seen[0] and 'r9' in seen[0] and '<img' in seen[1] and 'others' not in seen[1]
-    names = {o.end or o.name for o in view.comparison.chart().panels[0].lines}
+    assert '<img' in cell[1]['text/html'] and 'others' not in cell[1]['text/html']
+    names = {o.end or o.name for o in view.result.chart().panels[0].lines}
     assert names == {'r9', 'train_loss, smoothed'}
 
-def test_a_comparison_that_began_in_a_fit_shows_how_it_ended():
+def test_a_comparison_that_began_in_a_fit_shows_how_it_ended(cell):
     for end, status in (lambda learn: learn.stop(), 'stopped'), (lambda learn: None, 'done'):
-        views, learn = [], learner_with()
+        cell.clear()
+        cell.n_messages, views, learn = 0, [], learner_with()
         def look(learn, views=views, end=end):
-            if not views: views.append(CompareView(compare({'a': learn})))
+            if not views: views.append(watched({'a': learn}, cell))
             end(learn)
         learn.fit(2, hooks=[LambdaHook(after_step=look)])
         view, = views
-        assert [o['status'] for o in view.comparison.values] == ['still training'] and view.comparison.is_live
+        assert [o['status'] for o in view.result.values] == ['still training'] and view.result.is_live
         view.wait = lambda s: True      # it ends at once
         view._watch()
-        row, = view.comparison.values
-        assert row['status'].startswith(status) and not view.comparison.is_live
+        row, = view.result.values
+        assert row['status'].startswith(status) and not view.result.is_live
         assert row['batches'] == learn.history.n_steps
 
 def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch, cell):
@@ -314,12 +318,14 @@ def test_what_is_stored_while_it_is_live_can_be_read_later(tmp_path, monkeypatch
     folder = make_run(tmp_path/'a', made(1), state='running')
     monkeypatch.chdir(tmp_path)
     view = View(folder, RecordTail(folder.record))
-    view.tail.update()
-    view.areas.append(view._open_area(RunStatus('running', '', {})))
+    view.look()
+    view._open_widgets()
+    view.redraw()
     stored = cell[1]
-    compared, seen = watched(tmp_path)
-    compared.draw()
-    for html in stored['text/html'], seen[0]:
+    cell.clear()
+    cell.n_messages = 0
+    watched(tmp_path, cell)
+    for html in stored['text/html'], ''.join(o['text/html'] for o in cell):
         assert '<svg' not in html and 'src="data:image/' in html and re.search(r'no update since \d{4}-', html)
     assert "attach(&#x27;a&#x27;) shows the run" in stored['text/html'] and "attach('a')" in stored['text/plain']
 
@@ -405,7 +411,9 @@ def test_a_damaged_record_can_be_looked_at(lines, tmp_path, capsys):
         folder.write('status.json', {**now_here(), 'state': state, **status})
         run = attach(folder.path)
         view = View(run.folder, run._tail)
-        shown = view.contents.head(run.state)[0] + view.contents.below(run.state)[0]
+        view.look()
+        view.update()
+        shown = view.status().text() + view.picture()[1]
         assert '\x1b' not in shown + capsys.readouterr().out
     assert len(runs(tmp_path).rows) == 1
     for x in AXES:

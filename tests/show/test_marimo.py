@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from common import until
 from trainer_nb.all import Learner
 from trainer_nb.draw import current_cell, reaches
-from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.engine import now_here
+from trainer_nb.runs.folder import RunFolder
+from trainer_nb.runs.live import View
 from trainer_nb.runs.record import RecordTail
-from trainer_nb.runs.view import View
 from trainer_nb.show import front_end
 
 

@@ -10,6 +10,7 @@ import math, re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from io import BytesIO
 from itertools import chain, pairwise
@@ -164,10 +165,14 @@ class Panel:
         "Return the pixel positions (x, y) of points; None for a point that cannot be drawn"
         return [p if math.isfinite(sum(p)) else None for p in zip(self.x(xs).tolist(), self.y(ys).tolist())]
 
+    @cached_property
+    def places(self) -> list:
+        "The pixel positions of each line's points"
+        return [self.place(o.xs, o.ys) for o in self.lines]
+
     def _curves(self):
         "Yield each line, its places, the indices of those with a sign (or without a neighbour), and how that looks"
-        for o in self.lines:
-            places = self.place(o.xs, o.ys)
+        for o, places in zip(self.lines, self.places):
             at = [i for i, p in enumerate(places)
                   if p and (o.points or not any(places[max(i - 1, 0):i] + places[i + 1:i + 2]))]
             yield o, places, at, _SIGNS[o.mark if o.points else '●']
@@ -216,7 +221,8 @@ class Panel:
 
     def _arrows(self):
         "The values of the lowest and of the highest point, if they are outside"
-        known = sorted((y, x) for o in self.lines if o.may_leave for x, y in zip(o.xs, o.ys) if math.isfinite(y))
+        leaving = [(o, places) for o, places in zip(self.lines, self.places) if o.may_leave]
+        known = sorted((y, x) for o, places in leaving for x, y, p in zip(o.xs, o.ys, places) if p)
         low, high = self.ylim
         for y, x in {*known[:1], *known[-1:]}:
             if low <= y <= high: continue
@@ -226,8 +232,8 @@ class Panel:
     def _ends(self):
         "Texts at last points, none on another: in the margin, or where they hide nothing"
         marks, ends = [], []
-        for o in self.lines:
-            known = [*filter(None, self.place(o.xs, o.ys))]
+        for o, places in zip(self.lines, self.places):
+            known = [*filter(None, places)]
             if (o.name or o.points) and not self.margin: marks += known
             if o.end and known: ends.append((*known[-1], o.end.splitlines(), o))
         ends.sort(key=lambda o: o[1])

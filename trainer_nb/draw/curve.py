@@ -43,6 +43,7 @@ def _balanced(ys, epoch, goal, counts, is_positive):
         near = np.clip(drawn, goal - room, goal + room)
         step = near/drawn if is_positive else near - drawn
         step = np.where(np.isfinite(step), step, is_positive)
+        if (step == is_positive).all(): break
         # between the centers of epochs in a straight line; the last time as it must be
         step = np.interp(places, centers, [*step, is_positive]) if i < 19 else step[epoch]
         ys = ys*step if is_positive else ys + step

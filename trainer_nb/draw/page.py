@@ -214,10 +214,16 @@ class Shown:
         table = text_table(self.rows(), self.left) if self.rows()[1:] else ''
         return '\n'.join(filter(None, [self.title(), table, *self.notes()]))
 
+    def below(self) -> str:
+        "Write the table and the notes as HTML"
+        rows = self.rows()
+        table = html_table(rows, self.bold, self.left) if rows[1:] else ''
+        return table + ''.join(f'<div>{escape(o)}</div>' for o in self.notes())
+
     def _repr_html_(self):
-        title, *notes = (f'<div>{escape(o)}</div>' if o else '' for o in [self.title(), *self.notes()])
-        table = html_table(self.rows(), self.bold, self.left) if self.rows()[1:] else ''
-        return ''.join([title, self.picture(), table, *notes])
+        title = self.title()
+        head = f'<div>{escape(title)}</div>' if title else ''
+        return head + self.picture() + self.below()
 
     def _repr_mimebundle_(self, **kwargs):
         data, sizes = ({}, {}) if (chart := self.chart()) is None else chart.bundle()

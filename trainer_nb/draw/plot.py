@@ -74,6 +74,7 @@ _OTHERS = [o for o in STYLES if o[0] not in COLORS[:2]]     # for what is neithe
 def thinned(points: Sequence[tuple], most: int = 300) -> tuple[list, list]:
     "Thin out points to (xs, ys): each stretch keeps its lowest and its highest"
     points, size = sorted(points), -(-2*len(points)//most)
+    if size < 2: return tuple(map(list, zip(*points)))
     def height(o): return o[1] if math.isfinite(o[1]) else math.inf, o[0]
     kept = {f(points[i:i + size], key=height) for i in range(0, len(points), size) for f in (min, max)}
     return tuple(map(list, zip(*sorted(kept))))

@@ -28,7 +28,7 @@ from .folder import Branch, Request, RunFolder, RunStatus, answer, ask, branch_o
 from .folder import printable_lines, read_status, revived
 from .program import begin_process, changes, info_of, load_program, versions
 from .record import RecordTail
-from .view import View, status_line
+from .live import View, status_line
 from .worker import torch_settings, without_screen
 
 # %% ../../nbs/runs/07_run.ipynb #14a36ee0

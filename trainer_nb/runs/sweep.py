@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['sweep']
 
-# %% ../../nbs/runs/16_sweep.ipynb #sweep002
+# %% ../../nbs/runs/16_sweep.ipynb #c54a28ef
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,15 +14,16 @@ from time import monotonic, sleep
 from typing import Any
 
 from ..base import check_seed, did_you_mean, format_time, rng_state, set_rng_state, set_seed
-from ..draw import current_cell, text_table
+from ..draw import Chart, current_cell
 from ..loop import Learner, as_count
 from ..save import Lock, Monitor
-from ..show import Budget, Notebook, Status, front_end
+from ..show import Status, front_end
 from .engine import warm_starts
-from .run import begin
+from .live import LiveCell
+from .start import begin
 from .trials import Trials, counts_of, opened, quiet_optuna
 
-# %% ../../nbs/runs/16_sweep.ipynb #sweep009
+# %% ../../nbs/runs/16_sweep.ipynb #68aaf12c
 class _Trial:
     "A trial, and what is known of it so far"
     def __init__(self, run, asked, reported=()):
@@ -52,7 +53,7 @@ class _Trial:
         status = self.run.state
         if status.is_over and status.state != 'done': self.run.restart()
 
-# %% ../../nbs/runs/16_sweep.ipynb #sweep011
+# %% ../../nbs/runs/16_sweep.ipynb #d1f98019
 def _tell(study, number, state):
     "Write into the journal how a trial ended, unless it is there"
     with quiet_optuna() as optuna:
@@ -72,43 +73,42 @@ def _recalled(sweep):     # list of `_Trial`
             sweep.study.enqueue_trial(t.params)
     return left
 
-# %% ../../nbs/runs/16_sweep.ipynb #0ac9973f
-class _Screen:
+# %% ../../nbs/runs/16_sweep.ipynb #7ac898f0
+class _Screen(LiveCell):
     "What a search shows; active: the trials that train"
-    def __init__(self, sweep, n_trials):
-        self.sweep, self.n_trials = sweep, n_trials
-        self.area, self.budget = Notebook() if front_end() == 'html' else None, Budget()
-        self.start, self.n_before = monotonic(), sum(o['epochs'] for o in sweep.trials)
+    def __init__(self, sweep, n_trials, active):
+        super().__init__('sweep', 'run this cell again to continue the sweep', sweep)
+        self.n_trials, self.active, self.is_html = n_trials, active, front_end() == 'html'
+        self.update()
+        self.start, self.n_before = monotonic(), sum(o['epochs'] for o in self.rows)
 
-    def status(self, rows, active):
+    def update(self) -> bool:
+        self.rows = self.result.trials
+        return True
+
+    def status(self) -> Status:
         "A line: how many trials, how they are, and the time left if each takes as many epochs as those before"
+        rows, active = self.rows, self.active
         names = {o.run.path.name for o in active}
         n_left = self.n_trials - len(rows) + len(active)
-        ended = [o['epochs'] for o in rows if o['run'] not in names] or [self.sweep.plan['n_epochs']]
+        ended = [o['epochs'] for o in rows if o['run'] not in names] or [self.result.plan['n_epochs']]
         new, each = sum(o['epochs'] for o in rows) - self.n_before, sum(ended)/len(ended)
         left = n_left*each - sum(min(len(o.values), each) for o in active)
         left_s = (monotonic() - self.start)/new*left if new > 0 and active else 0
-        return ' · '.join([f'{len(rows)} of {self.n_trials} trials', *counts_of(rows),
+        line = ' · '.join([f'{len(rows)} of {self.n_trials} trials', *counts_of(rows),
                            *([f'{format_time(left_s)} left'] if left_s > 0 else [])])
+        share = min((len(rows) - len(active))/max(self.n_trials, 1), 1)
+        end = 'done' if share == 1 else 'stopped'
+        return Status(line, share=share, state=end if self.is_over else 'running')
 
-    def _share(self, rows, active): return min((len(rows) - len(active))/max(self.n_trials, 1), 1)
+    def picture(self) -> tuple[Chart|None, str]: return self.result.chart(self.rows), self.result.table(self.rows)
 
-    def draw(self, active):
-        if self.area is None: return
-        with self.budget.drawing():
-            rows = self.sweep.trials
-            status, share = self.status(rows, active), self._share(rows, active)
-            self.area.draw(Status(status, share=share), self.sweep.chart(rows), self.sweep.table(rows))
+    def close(self) -> None:
+        "Show the end"
+        self.is_over = True
+        self.leave()
 
-    def close(self, active):
-        sweep, rows = self.sweep, self.sweep.trials
-        status, text = self.status(rows, active), text_table(sweep.rows(rows))
-        if self.area is None: return print(f'{status}\n{text}')
-        share = self._share(rows, active)
-        state = 'done' if share == 1 else 'stopped'
-        self.area.end(Status(status, share=share, state=state), sweep.chart(rows), sweep.table(rows), text)
-
-# %% ../../nbs/runs/16_sweep.ipynb #474ceef0
+# %% ../../nbs/runs/16_sweep.ipynb #7c536dee
 def _failed(sweep, asked, e):
     "Leave out a trial whose run did not begin, or raise its error"
     with quiet_optuna() as optuna: is_pruned = isinstance(e, optuna.TrialPruned)
@@ -130,24 +130,27 @@ def _started(sweep, make, kwargs):    # `_Trial`; None: it is left out
     finally: set_rng_state(before)
     return _Trial(sweep.run(name), asked)
 
-# %% ../../nbs/runs/16_sweep.ipynb #00c393a6
+# %% ../../nbs/runs/16_sweep.ipynb #4c097f0e
 class _Search:
     "Starts trials, and stops those that are pruned"
     def __init__(self, sweep, make, n_trials, n_jobs, kwargs):
         self.sweep, self.make, self.kwargs = sweep, make, kwargs
         self.n_trials, self.n_jobs, self.active = n_trials, n_jobs, []
-        self.screen, self.left = _Screen(sweep, n_trials), _recalled(sweep)
+        self.screen, self.left = _Screen(sweep, n_trials, self.active), _recalled(sweep)
 
     def go(self):
         "Search until all trials have ended"
-        self.screen.draw(self.active)
+        self._draw()
         while True:
             for trial in list(self.active): self._look(trial)
             while len(self.active) < self.n_jobs and (trial := self._next()):
                 self.active.append(trial)
             if not self.active: return
-            if self.screen.budget.is_due: self.screen.draw(self.active)
+            self._draw()
             sleep(.1)
+
+    def _draw(self):
+        if self.screen.is_html: self.screen.refresh()
 
     def _next(self):  # `_Trial`, or None
         if self.left:
@@ -178,7 +181,7 @@ class _Search:
         _tell(study, number, 'PRUNED' if state == 'stopped' else 'FAIL')
         if all(t.state.name == 'FAIL' for t in self.sweep.by_run.values()): trial.run.wait()
 
-# %% ../../nbs/runs/16_sweep.ipynb #818fb62d
+# %% ../../nbs/runs/16_sweep.ipynb #aad83631
 def _study(path, plan, sampler, pruner):    # raises ValueError
     study = opened(path, direction=f'{plan["mode"]}imize', sampler=sampler, pruner=pruner)
     there = study.user_attrs.get('plan', plan)
@@ -193,7 +196,7 @@ def _study(path, plan, sampler, pruner):    # raises ValueError
         elif n: study.sampler.reseed_rng()
     return study
 
-# %% ../../nbs/runs/16_sweep.ipynb #sweep017
+# %% ../../nbs/runs/16_sweep.ipynb #5f3ffe24
 def sweep(
     make: Callable,     # function of an `optuna.trial.Trial` that returns a `Learner`
     n_trials: int,      # in all, also of earlier calls; one that fails is left out, unless all do
@@ -222,7 +225,7 @@ def sweep(
         search = _Search(res := Trials(folder, found), make, n_trials, n_jobs, kwargs)
         try:
             with warm_starts(): search.go()
-        finally: search.screen.close(search.active)
+        finally: search.screen.close()
     finally: lock.release()
     res.shown_in = current_cell()
     return res

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['sparkline', 'RunTable', 'runs', 'main']
 
-# %% ../../nbs/runs/09_table.ipynb #f5047c7e
+# %% ../../nbs/runs/09_table.ipynb #afa42646
 import argparse, os, subprocess, sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,14 +14,14 @@ from time import sleep, time
 from typing import Self
 
 from ..base import did_you_mean
-from ..draw import html_table, show_bundle, text_table
-from ..show import front_end
+from ..draw import html_table, text_table
+from ..show import Status
 from .engine import command, fork_runs
 from .folder import RunFolder, ago, count_of, read_status
 from .program import announce, flat
 from .run import Run
 from .compare import Source, differing_settings, short_setting
-from .view import LiveView
+from .live import LiveCell
 from .worker import Worker
 
 # %% ../../nbs/runs/09_table.ipynb #9be83755
@@ -137,32 +137,20 @@ class RunTable(_Runs):
 
     def _ipython_display_(self): _TableView(self).show()
 
-# %% ../../nbs/runs/09_table.ipynb #fbf11ab6
-class _TableView(LiveView):
-    "The output of a cell that shows runs, live while one of them trains"
+# %% ../../nbs/runs/09_table.ipynb #7c7047fb
+class _TableView(LiveCell):
+    "The cells that show a table of runs"
     tick_s = 1.
 
     def __init__(self, table: RunTable):
         super().__init__('table of runs')
         self.table = table
 
-    def show(self) -> None:
-        if front_end() != 'html': return print(self.table)
-        is_live = self.table.is_live
-        with self.budget.drawing(): self.handle = show_bundle(self._bundle(is_live))
-        if is_live: self.start()
-
-    def _bundle(self, is_live):
-        html = self.table._repr_html_() + (self.stale() if is_live else '')
-        return {'text/html': html, 'text/plain': repr(self.table)}
-
-    def step(self) -> float|None:
-        if not self.table.is_live: return None
-        if self.budget.is_due:
-            with self.budget.drawing(): self.handle.update(self._bundle(True), raw=True)
-        return self.tick_s
-
-    def leave(self) -> None: self.handle.update(self._bundle(False), raw=True)
+    def look(self) -> bool: return self.table.is_live
+    def update(self) -> bool: return True
+    def status(self) -> Status: return Status(f'{len(self.table)} runs')
+    def picture(self) -> tuple[None, str]: return None, self.table._repr_html_()
+    def text(self) -> str: return repr(self.table)
 
 # %% ../../nbs/runs/09_table.ipynb #ffbcfb34
 def runs(

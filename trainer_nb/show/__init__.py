@@ -1,6 +1,6 @@
 """The display, controls, the learning-rate finder, loggers. These names are for other wings"""
 from .display import (
-    STATES, Budget, Display, Log, Notebook, Status, front_end, html_stale, planned, progress
+    STATES, Budget, Display, Log, Notebook, Status, format_pace, front_end, planned, progress
 )
 from .controls import ButtonRow, Controls, pause, scale_lr, unpause
 from .lr_find import LRCurve
