@@ -13,7 +13,7 @@ from trainer_nb.runs.compare import CompareView, Source
 from trainer_nb.runs.engine import now_here
 from trainer_nb.runs.folder import RunFolder, RunStatus, answer, ask, pending
 from trainer_nb.runs.record import RecordTail, RunRecord
-from trainer_nb.runs.table import main
+from trainer_nb.runs.command import main
 from trainer_nb.runs.view import View
 
 
@@ -402,7 +402,7 @@ def test_a_damaged_record_can_be_looked_at(lines, tmp_path, capsys):
         view = View(run.folder, run._tail)
         shown = view.contents.head(run.state)[0] + view.contents.below(run.state)[0]
         assert '\x1b' not in shown + capsys.readouterr().out
-    assert len(runs(tmp_path).rows) == 1
+    assert len(runs(tmp_path).rows()) == 2
     for x in AXES:
         c = compare(tmp_path, x=x)
         assert repr(c) and not re.search('nan|inf', c.chart().svg())

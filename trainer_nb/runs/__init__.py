@@ -3,8 +3,8 @@ from .run import Run
 from .trace import Fingerprint
 from .diff import diff
 from .start import attach
-from .table import main, runs
+from .command import main
+from .table import runs
 from .compare import Comparison, compare
-from .trials import Trials
-from .sweep import sweep
+from .sweep import Trials, sweep
 from .engine import Ray, Slurm
