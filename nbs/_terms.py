@@ -92,6 +92,8 @@ TERMS = _listed({   # page, or page#section → terms
     'save/04_watch': 'early stopping, patience, restore best weights',
     'howto/18_larger_than_the_host': 'distributed checkpoint, dcp, sharded checkpoint',
     'howto/19_web_service': 'web service, http server, rest api, inference server',
+    'howto/20_for_scripts_and_assistants': 'command line, cli, shell, terminal, script, assistant, agent, AGENTS.md, '
+                                           'json, exit code',
     'save/06_export': 'safetensors, torch.export, deployment, serving',
     'howto/16_everyday': 'recipes, everyday recipes',
     'howto/16_everyday#export-to-onnx': 'onnx, export onnx, onnx runtime, onnxruntime',

@@ -15,6 +15,7 @@ LOOK = '''
 import signal, sys, warnings
 from pathlib import Path
 import torch, trainer_nb.all as nb
+from trainer_nb.runs import main
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 def late(*_): raise TimeoutError("it does not end")
@@ -35,6 +36,8 @@ for path in sorted(top.iterdir()):
             o = getattr(run, name)
             return str(o() if callable(o) else o)
         print(path.name, name, within(look).replace('\\n', ' ')[:300])
+    for command in ['status'], ['status', '--json'], ['tail'], ['tail', '--json']:
+        print(path.name, 'exit code', within(main, [command[0], str(path), *command[1:]]))
 '''
 
 def looked_at(top):     # list of the lines that it prints
@@ -69,6 +72,8 @@ def test_no_pipe_device_or_endless_file_hides_the_other_runs(tmp_path):
     assert 'good output out' in lines
     table = '\n'.join(lines[:[i for i, o in enumerate(lines) if o.startswith('compared')][0]])
     for o in tmp_path.iterdir(): assert o.name in table, (o.name, table)      # none hides another one
+    codes = [o.split('exit code ')[1] for o in lines if 'exit code' in o]
+    assert len(codes) == 4*(len(FILES)*4 + 1) and {*codes} <= {'0', '1'}, codes
     bad = [o for o in lines if any(e in o for e in ('TimeoutError', 'MemoryError', 'SystemExit', 'root:'))]
     assert not bad, bad
 

@@ -15,36 +15,47 @@ def three(tmp_path):
     return tmp_path
 
 def test_table_sorts_by_any_column(three):
-    def names(*args, **kwargs): return [o['run'] for o in runs(three).sort(*args, **kwargs).rows]
-    assert [o['run'] for o in runs(three).rows] == ['run0', 'run1', 'run2']
+    def names(*args, **kwargs): return [o['run'] for o in runs(three).sort(*args, **kwargs).values]
+    assert [o['run'] for o in runs(three).values] == ['run0', 'run1', 'run2']
     assert names('best valid_loss') == ['run1', 'run2', 'run0'] == [o.path.name for o in runs(three, 'best valid_loss')]
     assert names('lr', reverse=True) == ['run2', 'run0', 'run1'] and names('run', reverse=True)[0] == 'run2'
     for i, n in enumerate([20, 3, None]):
         folder = RunFolder(three/f'run{i}')
         folder.write('status.json', {**folder.read('status.json'), 'end_epoch': n})
     append(RunFolder(three/'run1'), '{"kind": "epoch", "batch": 999, "epoch": 9}')
-    assert [runs(three, 'epochs').rows[i]['epochs'] for i in range(3)] == ['5/20', '5', '10/3']
+    assert [o['epochs'] for o in runs(three, 'epochs').values] == ['5/20', '5', '10/3']
     make_run(three/'run3', made(1, n_epochs=1)).write('run.json', {'created': 'x'})
     (three/'run3'/'record'/'log.jsonl').unlink()
     assert names('best valid_loss')[-1] == names('best valid_loss', reverse=True)[-1] == 'run3'
     with pytest.raises(ValueError, match='Did you mean `best valid_loss`'): runs(three).sort('valid_loss')
 
-def test_table_shows_curve_size_and_notes(three):
+def test_table_shows_curve_and_notes(three):
     folder = RunFolder(three/'run1')
     info = folder.read('run.json')
     folder.write('run.json', {**info, 'settings': {**info['settings'], 'config': {'note': 'a note'}}})
-    row = runs(three).rows[1]
-    assert (row['note'], runs(three).rows[0]['note']) == ('a note', '') and 'config.note' not in row
+    other, row, _ = runs(three).values
+    assert (row['note'], other['note']) == ('a note', '') and 'config.note' not in row
+    assert 'note' in runs(three).rows()[0] and 'note' not in runs(three.parent).rows()[0]
     assert set(row['loss']) <= set('▁▂▃▄▅▆▇█') and len(row['loss']) == 5
-    (three/'run1'/'big').write_bytes(bytes(3*10**6))
-    (three/'run1'/'link').symlink_to('/proc')
-    assert runs(three).rows[1]['size'].startswith('3.')
+
+def test_a_later_run_comes_into_its_place(three):
+    "Also one that takes the place of another one"
+    table = runs(three, 'lr')
+    make_run(three/'run3', made(3), created=1., settings={'lr': .2, 'bs': 9})
+    make_run(three/'run0', made(3), created=2., settings={'lr': .9, 'bs': 8})
+    assert table.update() and [o['run'] for o in table.values] == ['run1', 'run3', 'run2', 'run0']
+    assert table[1].path == three/'run3' and table.rows()[2][table.rows()[0].index('bs')] == '9' and not table.look()
+    make_run(three/'run4', made(3), state='running')
+    table.update()
+    assert table.look() and table.values[-1]['run'] == 'run4'
 
 def test_one_damaged_number_does_not_hide_the_other_runs(three):
     for name in 'created', 'first_batch', 'first_row':
         for n in '1' + '0'*400, '1e999', '"x"', 'null', '[]':
             (three/'run1'/'run.json').write_text(f'{{"{name}": {n}}}')
-            assert len(runs(three).rows) == 3 and 'run1' in repr(runs(three))
+            assert len(runs(three)) == 3 and 'run1' in repr(runs(three))
+    (three/'run1'/'run.json').write_text('{"settings": ' + '{"a":'*900 + '1' + '}'*901)
+    assert len(runs(three)) == 3
 
 def test_deletion_ends_at_the_folder(three):
     run = Run(three/'run0')

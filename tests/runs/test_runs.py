@@ -288,7 +288,7 @@ def test_same_cell_again(tmp_path):
     assert once_more.status == 'done' and status_of(once_more)['pid'] == pid
     with pytest.warns(UserWarning, match='n_epochs 3 → 4'): slow_learner().start(4, folder=folder)
     with pytest.raises(RuntimeError, match='nothing to restart'): once_more.restart()
-    assert [o['run'] for o in runs(tmp_path).rows] == ['a']
+    assert [o['run'] for o in runs(tmp_path).values] == ['a']
 
 
 # ---- nothing is opened to anybody ------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_changed(parent, tmp_path):
     assert (hooks, ends) == ('hooks GradClip', 'n_epochs 3 → 4') and data.startswith('data.train float32 (96, 4)')
     assert other.history.n_steps == 24 + 2*5 and other.history.steps['train_loss'][:24] == there['train_loss'][:24]
     assert 'parts from it in batch 25' in other.branch.text(other.history)
-    assert [o['run'] for o in runs(tmp_path).rows] == ['other', 'lr'] and run.branch is None
+    assert [o['run'] for o in runs(tmp_path).values] == ['other', 'lr'] and run.branch is None
     assert lr.parent.path == run.path and run.parent is None
     assert json.loads((lr.path/'run.json').read_text())['parent']['epoch'] == 1
 

@@ -119,7 +119,7 @@ def test_huge_numbers_hide_no_other_run(tmp_path):
             (folder.path/'status.json').write_text(json.dumps(status).replace('"HUGE"', huge))
     (folder.path/'run.json').write_text(f'{{"created": {huge}, "first_batch": {huge}}}')
     make_run(tmp_path/'good', made(1))
-    assert len(repr(runs(tmp_path)).splitlines()) == 4*len(names) + 2
+    assert len(repr(runs(tmp_path)).splitlines()) == 4*len(names) + 3
     assert len(repr(compare(f'{tmp_path}/*')).splitlines()) > 4*len(names)
     for path in tmp_path.iterdir(): attach(path)
     assert str(Run(tmp_path/'0-0').state) == 'missing: status.json is damaged'

@@ -11,6 +11,7 @@ from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
 from trainer_nb.base import rng_state
 from trainer_nb.runs.engine import warm_starts
 from trainer_nb.runs.run import begin
+from trainer_nb.runs.sweep import _Clock
 from trainer_nb.runs.trace import digest
 from trainer_nb.runs.worker import torch_settings
 
@@ -154,16 +155,18 @@ def test_a_later_failure_is_noted(tmp_path):
     assert 'division by zero' in found.run('trial-001').error
 
 def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
-    "The others are searched; called again, it takes another one"
+    "Also the first one; the others are searched, and called again, it takes another one"
     def failing(trial):
-        if trial.number == 1: raise OSError('no data')
+        if trial.number == 0: raise OSError('no data')
         if trial.number == 2: raise optuna.TrialPruned
         return make(trial)
-    with pytest.warns(UserWarning, match='trial 1 is left out: OSError: no data'):
+    with pytest.warns(UserWarning, match='trial 0 is left out: OSError: no data'):
         found = search(tmp_path/'a', 4, make=failing, n_epochs=1)
-    assert [o['run'] for o in sorted(found.trials, key=lambda o: o['run'])] == ['trial-000', 'trial-003']
-    assert [o.state.name for o in found.study.trials] == ['COMPLETE', 'FAIL', 'PRUNED', 'COMPLETE']
+    assert [o['run'] for o in sorted(found.trials, key=lambda o: o['run'])] == ['trial-001', 'trial-003']
+    assert [o.state.name for o in found.study.trials] == ['FAIL', 'COMPLETE', 'PRUNED', 'COMPLETE']
     check_told(search(tmp_path/'a', 3, n_epochs=1), 3)
+    with pytest.warns(UserWarning, match='trial 1 is left out'), pytest.raises(ZeroDivisionError):
+        search(tmp_path/'c', 2, make=lambda trial: 1/0)
     def pruned(trial): raise optuna.TrialPruned
     assert not len(search(tmp_path/'b', 1, make=pruned))
 
@@ -189,7 +192,7 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
         optuna.storages.journal.JournalFileBackend(str(tmp_path/'a/study.jsonl'))))
     for name in 'trial-000', '../b', '..', '<b>x</b>': study.ask().set_user_attr('run', name)
     found = Trials(tmp_path/'a')
-    assert [o['run'] for o in found.trials] == ['trial-000'] and found.best is None and '<b>' not in found.table()
+    assert [o['run'] for o in found.trials] == ['trial-000'] and found.best is None and '<b>' not in found._repr_html_()
     assert not (tmp_path/'hit').exists()
     with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')
 
@@ -205,6 +208,26 @@ def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
     (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
     assert {o['run'] for o in compare(tmp_path/'a').values} == {'more', 'trial-000', 'trial-001'}
 
+@pytest.mark.parametrize('n_jobs', [1, 2, 3])
+def test_the_time_left_is_right_within_a_factor_of_two(n_jobs, monkeypatch):
+    "Of 11 trials of 4 epochs of 5 seconds, which start in 2 seconds, but the first one in 5"
+    now = [0.]
+    monkeypatch.setattr(sys.modules['trainer_nb.runs.sweep'], 'monotonic', lambda: now[0])
+    starts, frees = [], [3.]*n_jobs
+    for _ in range(11):
+        frees.sort()
+        starts.append(frees[0])
+        frees[0] += 22
+    clock, n_seen, end = _Clock(n_jobs, 0), 0, max(frees)
+    for i in range(int(10*end)):
+        now[0] = i/10
+        epochs = [(now[0] - o - 2)//5 for o in starts if o <= now[0]]
+        shares = [max(o, 0)/4 for o in epochs if o < 4]
+        left, expected = clock.left_s(len(epochs) - len(shares), shares, 11 - len(epochs)), end - now[0]
+        if left and expected > 3: assert .5 <= left/expected <= 2, (now[0], left, expected)
+        n_seen += left > 0
+    assert n_seen > 5*end
+
 def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
     def odd(trial):
         for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])
@@ -213,5 +236,5 @@ def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
     row, = found.trials
     assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
     assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))
-    found.run('trial-000').history.epoch_rows[0]['valid_loss'] = math.nan
-    assert found.best is None and '<b>' not in found.table()
+    found.sources['trial-000'].history.epoch_rows[0]['valid_loss'] = math.nan
+    assert found.update() and found.best is None and '<b>' not in found._repr_html_()

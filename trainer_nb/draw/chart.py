@@ -197,7 +197,7 @@ class Panel:
         "Return the ticks of the horizontal and the vertical axis, as many as have room for their labels"
         xs = _thinned(ticks(*self.xlim, self.width/70, self.is_log, self.whole), self.x)
         ys = ticks(*self.ylim, self.n_ticks, self.ylog) if self.yticks is None else self.yticks
-        if self.below: xs = [(v, o) for v, o in xs if self.x(v) - .325*SIZE*len(o) > self.left - 4]     # names are there
+        if self.below: xs = [(v, o) for v, o in xs if self.x(v) - .325*SIZE*len(o) > self.left - 4]     # of names
         if self.xlabel is None: xs = [(v, '') for v, _ in xs]
         return xs, _thinned(ys, self.y, SIZE)
 

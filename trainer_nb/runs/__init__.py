@@ -2,8 +2,8 @@
 from .run import Run, attach
 from .trace import Fingerprint
 from .diff import diff
-from .table import main, runs
+from .command import main
+from .table import runs
 from .compare import Comparison, compare
-from .trials import Trials
-from .sweep import sweep
+from .sweep import Trials, sweep
 from .engine import Ray, Slurm

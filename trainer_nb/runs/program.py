@@ -53,9 +53,10 @@ def settings(learn: Learner, hooks: tuple, plan: dict, n_procs: int = 1) -> dict
             'hooks': [h.name for h in (*learn.hooks, *hooks) if h.name not in ('Display', 'Controls', 'RateFrom')],
             'seed': learn.seed, 'config': config, **plan, 'n_procs': n_procs}
 
-def flat(settings: Any, most: int = 40) -> dict[str, str]:      # empty if it is no dict
+def flat(settings: Any, most: int = 40) -> dict[str, str]:      # empty if it is no dict, or too deep
     "Write nested settings as text: dotted names, values of at most so many characters"
-    found = flatten(settings) if isinstance(settings, dict) else {}
+    try: found = flatten(settings) if isinstance(settings, dict) else {}
+    except RecursionError: found = {}       # a file of somebody else may nest them a thousand times
     return {k: str(v)[:most] for k, v in found.items()}
 
 # %% ../../nbs/runs/02_program.ipynb #3f7f2688
