@@ -100,7 +100,7 @@ def test_a_run_is_steered(tmp_path, capsys):
     assert (code, o['answer'], o['state']) == (0, 'paused', 'paused')
     assert ask('status', '--wait', 'paused')[0] == 0
     code, (o,), _ = ask('pause')
-    assert (code, o['is_done'], o['answer']) == (1, False, 'pause was refused: RuntimeError: it is paused already')
+    assert (code, o['is_done'], o['answer']) == (1, False, 'pause was refused: RuntimeError: it is paused')
     code, (o,), _ = ask('set-lr', '.5')
     assert code == 0 and o['answer'] == 'lr → 0.5'
     assert ask('set-lr', '-1')[0] == 1 and ask('unpause')[0] == 0

@@ -237,7 +237,7 @@ class Confusion(Shown):
     def _tile(self, t, p):
         text, color = self._cell(t, p)
         style = f'background:{color};min-width:4em;padding:2px;text-align:center;white-space:pre;line-height:1.3'
-        return Rich(f'{self.counts[t, p]}', f'<div style="{style}">{escape(text)}</div>')     # kept where it is not trusted
+        return Rich(f'{self.counts[t, p]}', f'<div style="{style}">{escape(text)}</div>')     # also if not trusted
 
     def _map(self):
         "Draw the shares of many classes, with names of some, as an SVG that can be read on white and on black"
