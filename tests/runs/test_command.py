@@ -5,7 +5,7 @@ import pytest
 
 from test_compare import append, made, make_run
 from test_runs import _ends, slow_learner     # noqa: F401
-from trainer_nb.runs.command import main
+from trainer_nb.runs.table import main
 
 KEYS = ('run folder state note is_over epochs_done end_epoch batches_done end_batch left_s recent last_epoch '
         'best_epoch created settings error').split()

@@ -14,7 +14,7 @@ from trainer_nb.runs.engine import now_here
 from trainer_nb.runs.folder import RunFolder, answer, ask, pending
 from trainer_nb.runs.live import LiveCell, View
 from trainer_nb.runs.record import RecordTail, RunRecord
-from trainer_nb.runs.command import main
+from trainer_nb.runs.table import main
 
 
 def made(seed, n=300, n_epochs=5, scale=1., metric='accuracy'):

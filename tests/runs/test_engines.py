@@ -6,7 +6,7 @@ import psutil, pytest
 
 from trainer_nb.all import Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
-from trainer_nb.runs.command import main
+from trainer_nb.runs.table import main
 from common import Slow, same, until, weights
 from test_runs import _ends     # noqa: F401
 from test_runs_in_ranks import N, make

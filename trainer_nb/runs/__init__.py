@@ -2,8 +2,7 @@
 from .run import Run, attach
 from .trace import Fingerprint
 from .diff import diff
-from .command import main
-from .table import runs
+from .table import main, runs
 from .compare import Comparison, compare
 from .sweep import Trials, sweep
 from .engine import Ray, Slurm
