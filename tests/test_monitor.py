@@ -63,11 +63,11 @@ def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display(tmp_path):
     learn = make_learner(nn.Linear(4, 3), batches(), batches(), metrics=[score],
                          hooks=[EarlyStopping(None, monitor='valid_score', mode='max', restore_best=False)])
     learn.fit(2)
-    assert learn.history.best() == learn.history.marked() == 0 and 'marked' not in str(learn.history)
+    assert learn.history.best() == learn.history.marked() == 0 and 'marked' not in repr(learn.history)
     learn.fit(3)
     assert learn.history.best() == 0 and learn.history.marked() == 3
     assert learn.history.text().splitlines()[4].lstrip().startswith('* 3')
-    assert str(learn.history).endswith('marked: the best epoch of the latest fit')
+    assert repr(learn.history).endswith('marked: the best epoch of the latest fit')
     assert 'marked: the best epoch' in learn.history.html() and 'marked' not in learn.history.html(first=2)
     assert 'best of this fit valid_score 0.6 · epoch 3' in Plot().chart(learn.history.plot_data()).svg()
     assert learn.history.best(1) == 3

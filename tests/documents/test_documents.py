@@ -51,7 +51,7 @@ def test_numbers_that_a_step_returns_are_columns():
     ce, reg = plain_means(learn.model, batches(13, 2))
     assert math.isclose(h.epochs['valid_loss_ce'][1], ce, rel_tol=1e-5)
     assert math.isclose(h.epochs['valid_loss_reg'][1], reg, rel_tol=1e-5)
-    assert 'train_loss_ce' in str(h) and 'valid_loss_reg' in str(h)
+    assert 'train_loss_ce' in repr(h) and 'valid_loss_reg' in repr(h)
 
 def test_they_change_nothing_else():
     def one(batch, learn): return {k: v for k, v in two_losses(batch, learn).items() if '_' not in k}
@@ -219,12 +219,12 @@ def test_more_than_eight_are_counted_in_the_table(capsys, monkeypatch):
     learn = made(step, batches(), display='text')
     h = learn.fit(1)
     assert h.epochs['train_part_09'] == h.epochs['valid_part_09'] == [1.] and len(h.steps['train_part_09']) == 5
-    for text in str(h), capsys.readouterr().out:
+    for text in h.text(), capsys.readouterr().out:
         head = text.splitlines()[0]
         assert 'train_part_05' in head and 'train_part_06' not in text and head.split('  ')[-1].strip() == '+4 more'
     assert '+4 more' in h.html() and 'learn.history.epochs has all' in h.html()
     learn.fit(1)
-    assert len(str(h).splitlines()) == 3 and 'nan' not in capsys.readouterr().out
+    assert len(h.text().splitlines()) == 3 and 'nan' not in capsys.readouterr().out
 
 @pytest.mark.parametrize('sets', [False, True])
 def test_a_part_of_another_size_does_not_flatten_the_loss(sets):

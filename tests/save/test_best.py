@@ -121,16 +121,16 @@ def test_what_is_shown_of_a_validation_in_mid_epoch():
     learn = falling()
     learn.fit(2, valid_every=5, keep_best=True)
     h = learn.history
-    assert h.marked() is None and '*' not in str(h) and h.epochs['valid_loss'][0] > 1000*h.latest.kept['valid_loss']
-    assert str(h).endswith('restored: the weights of epoch 0, after batch 10') and '<b>' not in h.html()
+    assert h.marked() is None and '*' not in repr(h) and h.epochs['valid_loss'][0] > 1000*h.latest.kept['valid_loss']
+    assert repr(h).endswith('restored: the weights of epoch 0, after batch 10') and '<b>' not in h.html()
     assert re.search(r'best valid_loss 0.04\d* in epoch 0, after batch 10, whose weights learn has',
                      learn.history.outcome())
     assert 'best' not in Plot().chart(h.plot_data()).svg()
     learn.fit(1, hooks=[LambdaHook(after_step=lambda learn: learn.stop())])
-    assert 'restored' not in str(h)     # it has trained on
+    assert 'restored' not in repr(h)     # it has trained on
     learn = falling()
     learn.fit(2, keep_best=True)
-    assert learn.history.marked() == learn.history.best() == 0 and '* 0' in str(learn.history)
+    assert learn.history.marked() == learn.history.best() == 0 and '* 0' in repr(learn.history)
 
 def test_an_epoch_is_as_good_as_its_best_validation():
     "The first epoch ends far above its best; all others are worse, so patience counts from there"

@@ -564,7 +564,7 @@ def test_a_diverged_fit_praises_no_best(losses):
         h.valid_rows.append({'batch': h.n_steps, 'epoch': e, 'valid_loss': v})
         h.epoch_rows.append({'epoch': e, 'train_loss': v, 'valid_loss': v})
         h.ends.append(h.n_steps)
-    assert h.best() == 0 and h.marked() is None and '*' not in str(h) and '<b>' not in h.html()
+    assert h.best() == 0 and h.marked() is None and '*' not in repr(h) and '<b>' not in h.html()
     chart = picture(h)
     assert 'best' not in chart.svg() + chart.alt and not rings(chart.panels[0])
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
+from textwrap import shorten
 from typing import Any, Never
 
 from ..base import format_time, format_value, listed
@@ -275,6 +276,20 @@ class History(Shown):
     def chart(self) -> Any: return Plot().final(self.plot_data()) if self.n_steps else None
 
     def __repr__(self): return f'{self.title()}\n{self.text()}'.strip('\n')
+
+    def __str__(self):      # at most 1 kB
+        "Say where training stands: how it ended, the latest values, the best epoch, the trend, and what stands out"
+        rows, best, column = self.epoch_rows, self.marked(), self.latest.monitor[0]
+        if column not in self.epochs: column = 'train_loss'
+        course = [format_value(row[column]) for row in rows[-5:] if column in row]
+        said = {'mean of the latest batches, up to 20': self.recent(), 'latest': rows[-1] if rows else {},
+                'best': {} if best is None else rows[best]}
+        lines = [f'{what}: ' + ', '.join(f'{k} {format_value(v)}' for k, v in row.items())
+                 for what, row in said.items() if row]
+        if course: lines.append(f'{column} of the latest epochs: {" → ".join(course)}')
+        head, trouble = shorten(self.title() if self.n_steps else self.outcome(), 300), self.trouble
+        lines += ['' if trouble in head else trouble, *(f'after batch {at}: {what}' for at, what in self.flags[-2:])]
+        return '\n'.join(filter(None, [head, *(shorten(o, 120) for o in lines)]))[:960]
 
     def _repr_html_(self): return f'<div>{escape(self.title())}</div>{self.picture()}{self.html()}'
 
