@@ -38,7 +38,7 @@ CLAIMS = [      # (document, claim, file and test that shows it, page and words 
      'mapping_batches_and_a_model_with_its_own_loss', *FULL),
     (KERAS, '`compile(optimizer=...)`', PROGRAMS, 'keras_the_first_thing_that_is_typed', FROM_KERAS,
      'arguments of `Learner`'),
-    (KERAS, '`SGD()` has a rate', READERS, 'the_line_names_a_rate_that_is_a_default', FROM_KERAS, 'lr'),
+    (KERAS, '`SGD()` has a rate', READERS, 'the_first_line_names_a_rate_that_is_a_default', FROM_KERAS, 'lr'),
     (KERAS, '`fit(x, y, epochs, batch_size, validation_data)`', API, 'a_call_of_fit_from_elsewhere', FROM_KERAS,
      'raises an error that shows the same call'),
     (KERAS, 'the two trainers share no state', METRICS, 'state_of_metric_objects_never_leaks', *FULL),
