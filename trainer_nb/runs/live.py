@@ -167,7 +167,8 @@ class LiveCell(Notebook):
         status, text = self.status(), self.text()
         if front_end() != 'html': return print('\n'.join(filter(None, [status.text(), text])), flush=True)
         picture = self.picture()
-        if self.widgets:        # what a page shows that was loaded again
+        if self.widgets:        # what a page shows that was loaded again, and until the final picture is made
+            self.store_at = 0.
             self.draw(status, *picture, '')
             if self.row: self.row.box.layout.display = 'none'
         self.widgets = []
