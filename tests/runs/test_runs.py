@@ -286,7 +286,8 @@ def test_same_cell_again(tmp_path):
     check_equal(expected, learn)
     once_more = slow_learner().start(3, folder=folder)
     assert once_more.status == 'done' and status_of(once_more)['pid'] == pid
-    with pytest.warns(UserWarning, match='n_epochs 3 → 4'): slow_learner().start(4, folder=folder)
+    with pytest.warns(UserWarning, match='n_epochs 3 → 4') as found: slow_learner().start(4, folder=folder)
+    assert found[0].filename == __file__
     with pytest.raises(RuntimeError, match='nothing to restart'): once_more.restart()
     assert [o['run'] for o in runs(tmp_path).values] == ['a']
 
@@ -334,6 +335,9 @@ def test_refusals(tmp_path):
                                  ({'hooks': [3]}, TypeError, '3 is not a hook')]:
         with pytest.raises(error, match=words): plain().start(1, folder=tmp_path/'a', **kwargs)
     with pytest.raises(FileNotFoundError, match='no run'): attach(tmp_path/'a')
+    none = Run(tmp_path/'a')
+    for f in none.restart, none.stop, none.wait:
+        with pytest.raises(RuntimeError, match='missing: the folder holds no run'): f()
     assert not (tmp_path/'a').exists()
     (tmp_path/'b').mkdir()
     (tmp_path/'b'/'x').touch()

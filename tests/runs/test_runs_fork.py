@@ -78,6 +78,7 @@ def test_changed(parent, tmp_path):
     assert max(ratios) == pytest.approx(min(ratios))        # the schedule continues in proportion
     assert info_of(lr)['differs'] == ['lr → 0.001']
     assert 'fork of parent after epoch 0; lr → 0.001' in lr.branch.text(lr.history)
+    assert repr(lr.branch).startswith('Branch(fork of parent after epoch 0; ')
     assert 'parts from it in batch 14' in lr.branch.text(lr.history)
     hooks, ends, data = info_of(other)['differs']
     assert (hooks, ends) == ('hooks GradClip', 'n_epochs 3 → 4') and data.startswith('data.train float32 (96, 4)')

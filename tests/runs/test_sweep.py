@@ -160,8 +160,9 @@ def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
         if trial.number == 0: raise OSError('no data')
         if trial.number == 2: raise optuna.TrialPruned
         return make(trial)
-    with pytest.warns(UserWarning, match='trial 0 is left out: OSError: no data'):
+    with pytest.warns(UserWarning, match='trial 0 is left out: OSError: no data') as warned:
         found = search(tmp_path/'a', 4, make=failing, n_epochs=1)
+    assert warned[0].filename == __file__       # where `sweep` is called
     assert [o['run'] for o in sorted(found.trials, key=lambda o: o['run'])] == ['trial-001', 'trial-003']
     assert [o.state.name for o in found.study.trials] == ['FAIL', 'COMPLETE', 'PRUNED', 'COMPLETE']
     check_told(search(tmp_path/'a', 3, n_epochs=1), 3)

@@ -152,6 +152,7 @@ def read_status(folder: RunFolder) -> RunStatus:
         status = status_of(folder.read('status.json'))
         is_unsure = status.state in ('waiting', 'died', 'unreachable')
         job = job_of(folder.read('job.json')) if is_unsure else None
+        if status.state == 'missing' and not folder.is_run: status.note = 'the folder holds no run'
         return status if job is None else _with_job(status, job, folder)
     except (KeyError, TypeError, ValueError, OverflowError): return RunStatus('missing', 'status.json is damaged')
 
@@ -252,6 +253,8 @@ class Branch:
         differs = info.get('differs')
         words = [f'fork of {info.get("name")} {info.get("where")}', *(differs if isinstance(differs, list) else [])]
         self.words, self.tail = [printable(str(o)) for o in words], RecordTail(RunFolder(self.path).record)
+
+    def __repr__(self): return f'Branch({"; ".join(self.words)})'
 
     def text(self, history: History) -> str:  # of the fork
         "Describe in a line where the fork began, what differs, and what came of it"

@@ -288,7 +288,7 @@ class Run:
             f'{self.path.name} is {status}: stop it before it is overwritten, run.stop()')
         if not overwrite and (other := changes(self.folder.read('run.json'), info)): warnings.warn(
             f'{self.path.name} holds another run, which is shown (its setting → this one: {"; ".join(other)}). '
-            'To train this one, choose another folder, or overwrite=True', stacklevel=4)
+            'To train this one, choose another folder, or overwrite=True', stacklevel=3)
         return overwrite
 
     @contextmanager
@@ -316,7 +316,7 @@ class Run:
         "Continue a run that died, failed or stopped from its newest checkpoint. This runs its code"
         end, on = monotonic() + 1, self._engine     # a process that was just killed takes a moment to end
         while not (status := self.state).is_over and monotonic() < end: sleep(.02)
-        if status.state == 'done' or not status.is_over:
+        if status.state == 'done' or not (status.is_over and self.folder.is_run):
             raise RuntimeError(f'the run is {status}: there is nothing to restart')
         if on is not None: on.check()
         self.check_versions()

@@ -243,7 +243,8 @@ class _Search:
             is_pruned, self.error = isinstance(e, self.optuna.TrialPruned), e
             self.tell(asked.number, 'PRUNED' if is_pruned else 'FAIL')
             if not isinstance(e, Exception): raise
-            if not is_pruned: warnings.warn(f'trial {asked.number} is left out: {type(e).__name__}: {e}')
+            if not is_pruned:
+                warnings.warn(f'trial {asked.number} is left out: {type(e).__name__}: {e}', stacklevel=5)
             return None
         finally: set_rng_state(before)
         return _Trial(sweep, name, asked)
