@@ -332,7 +332,9 @@ def test_private_and_without_ports(tmp_path):
 
 def test_refusals(tmp_path):
     for kwargs, error, words in [({'max_gb': 1e-6}, ValueError, 'max_gb'), ({'on': 'moon'}, TypeError, 'on is'),
-                                 ({'hooks': [3]}, TypeError, '3 is not a hook')]:
+                                 ({'hooks': [3]}, TypeError, '3 is not a hook'),
+                                 ({'epochs': 2}, TypeError, 'fit has no argument `epochs`: here it is n_epochs'),
+                                 ({'foldr': 'a'}, TypeError, 'no argument `foldr`')]:
         with pytest.raises(error, match=words): plain().start(1, folder=tmp_path/'a', **kwargs)
     with pytest.raises(FileNotFoundError, match='no run'): attach(tmp_path/'a')
     none = Run(tmp_path/'a')

@@ -10,6 +10,7 @@ import gc, multiprocessing, os, shutil, signal, sys, tempfile, threading, time, 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..data import end_workers
-from ..loop import History, Hook, Learner, Plan, TrainingInterrupted, as_count, as_hooks, group_rates
+from ..loop import History, Hook, Learner, Plan, TrainingInterrupted, as_count, as_hooks, group_rates, refuse_others
 from .accelerate import Accelerate, accelerate_hook
 from .world import forget, is_lost
 
@@ -162,6 +163,8 @@ def checked_plan(learn: Learner, n_epochs: int | None, hooks: Hook | Sequence[Ho
 
     Raises what `fit` would raise for these arguments, and RuntimeError if there is nothing to resume.
     """
+    others = kwargs.keys() - signature(Learner.fit).parameters.keys()
+    if others: refuse_others('fit', Learner.fit, sorted(others))
     if n_epochs is None and kwargs.get('max_steps') is None:
         if learn.stopped is None: raise RuntimeError('nothing to resume: no fit was stopped; pass n_epochs')
         if hooks or kwargs: raise TypeError(
