@@ -56,6 +56,7 @@ def test_refusals(parent, tmp_path):
             (dict(at='best'), TypeError, 'epoch'),
             (dict(at=1, hooks=[3]), TypeError, 'ook'),
             (dict(at=1, n_epochs=2, max_steps=3), ValueError, 'either'),
+            (dict(step=15, n_epochs=1), ValueError, r'or after it.*fork\(n_epochs=2\)'),
             (dict(step=5, train_dl=make().train_dl), ValueError, r'middle of an epoch.*fork\(at=0, train_dl')]:
         with pytest.raises(kind, match=text): fork(**args)
         assert not (tmp_path/'a').exists(), args

@@ -366,8 +366,9 @@ class Run:
         if {*ends.values()} == {None}: ends = program['totals']
         plan = Plan(**ends, resume=True)
         totals = _totals(plan, StepState())
-        if not (point['in_epoch'] or plan.is_ahead(StepState(point['epoch'], optimizer_step=point['step']))):
-            raise ValueError('the checkpoint is at the end of the fit: say how long the fork is to train in all, '
+        is_past = plan.end_epoch is not None and plan.end_epoch <= point['epoch']     # also in mid-epoch
+        if is_past or not (point['in_epoch'] or plan.is_ahead(StepState(point['epoch'], optimizer_step=point['step']))):
+            raise ValueError('the checkpoint is at the end of the fit or after it: say how long to train in all, '
                              f'fork(n_epochs={point["epoch"] + 1})')
         for name, dl in ('train_dl', train_dl), ('valid_dl', valid_dl):
             if dl is None: continue
