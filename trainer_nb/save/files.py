@@ -41,13 +41,13 @@ def host_copy(
         if isinstance(x, np.ndarray): return torch.tensor(x)
         if isinstance(x, Tensor):
             x = x.detach()
+            if x.layout is not torch.strided: return x.to('cpu', copy=True)     # sparse: without a single address
             # a subclass that only adds attributes and methods leaves no more than its numbers
             if not hasattr(x, '__tensor_flatten__'): x = x.as_subclass(Tensor)
             if type(x) is Tensor:
-                is_strided = x.layout is torch.strided      # others have no single address
-                key = (x.data_ptr(), x.dtype, x.shape, x.stride()) if is_strided else id(x)
+                key = x.data_ptr(), x.dtype, x.shape, x.stride()
                 if key not in found and copies:
-                    host = torch.empty_like(x, device='cpu', pin_memory=x.is_cuda and is_strided)
+                    host = torch.empty_like(x, device='cpu', pin_memory=x.is_cuda)
                     found[key] = host.copy_(x, non_blocking=x.is_cuda)
                 return found.get(key)
         raise TypeError(
@@ -109,7 +109,7 @@ class Lock:
 
     def acquire(self) -> None:  # raises RuntimeError if another run has it, OSError if it cannot be written
         "Take the lock"
-        if self.file is not None: return
+        if self.file: return
         folder, owner = self.path.parent, 'this process'
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:      # closes the file, unless all went well
@@ -132,7 +132,7 @@ class Lock:
 
     def release(self) -> None:
         "Release the lock"
-        if self.file is None: return
+        if not self.file: return
         self.file.close()
         self.file = None
         del _locks[self.path]

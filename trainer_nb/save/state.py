@@ -85,10 +85,9 @@ def _describe(dl):
     return found
 
 def _inexact(key, dl, state):
-    "Refuse the position of an open pass, 'train' or 'valid', in other data; list what may not be exact"
-    run, notes = state['run'], []
-    is_open = run[key] is not None and not (key == 'train' and run['is_trained'])
-    at = run[key]['pass'] if is_open else {'n': 0}
+    "Refuse the position of an open pass, 'train' or 'valid', in other data; yield what may not be exact"
+    run = state['run']
+    at = {'n': 0} if run[key] is None or key == 'train' and run['is_trained'] else run[key]['pass']
     places = {}     # id of a loader that is a part → its name, its batches so far
     for i, (k, part) in enumerate(adapter_of(dl).parts.items()):
         n = at['n'] and (dl.mode != 'sequence' or at['loader']['turn'] == i) and at['loader']['parts'][k]['n']
@@ -102,13 +101,12 @@ def _inexact(key, dl, state):
             'of an epoch')
         if hasattr(o, 'is_seeded'): continue
         kind, has_own = f'{name} is a {here["type"]}', hasattr(o, 'load_state_dict')
-        if n and not has_own and adapter_of(o).reads_again and not is_stock(o): notes.append(
-            f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again')
+        if n and not has_own and adapter_of(o).reads_again and not is_stock(o):
+            yield f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again'
         if (n and (there['workers'] != here['workers'] or has_own and here['workers'])
-            or f'{key}_dl' in run['warm'] and not has_own and getattr(o, 'persistent_workers', False)): notes.append(
-                f'{kind} with {here["workers"]} workers, {there["workers"]} there: the order of the samples is the '
-                'same, but random numbers that they draw there may differ. SeededLoader is exact')
-    return notes
+            or f'{key}_dl' in run['warm'] and not has_own and getattr(o, 'persistent_workers', False)):
+            yield (f'{kind} with {here["workers"]} workers, {there["workers"]} there: the order of the samples is the '
+                   'same, but random numbers that they draw there may differ. SeededLoader is exact')
 
 # %% ../../nbs/save/02_state.ipynb #f04d7247
 def _hook_keys(hooks):
@@ -169,19 +167,18 @@ def _own(learn, state):
         'resume with as many, or from a checkpoint at the end of an epoch')
 
 def _check(learn, state, modules):
-    "Refuse the state of other modules, optimizers or data; list what may not be exact"
+    "Refuse the state of other modules, optimizers or data; yield what may not be exact"
     _check_modules(modules, state['modules'])
-    def names(opts): return {k: o['is'] for k, o in opts.items()}
-    there, here = state['optimizers'], _optimizers(learn, modules)
-    if names(there) != names(here): raise ValueError(
-        f'the checkpoint belongs to a different optimizer: {[o["is"][0] for o in there.values()]} there and '
-        f'{[o["is"][0] for o in here.values()]} here, which are others, or the same ones in another order')
-    notes = []
-    if state['device'] != learn.device.type: notes.append(
-        f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
+    both = state['optimizers'], _optimizers(learn, modules)
+    there, here = ({k: o['is'] for k, o in opts.items()} for opts in both)
+    if there != here: raise ValueError(
+        f'the checkpoint belongs to a different optimizer: {[o[0] for o in there.values()]} there and '
+        f'{[o[0] for o in here.values()]} here, which are others, or the same ones in another order')
+    if state['device'] != learn.device.type:
+        yield f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs'
     if state['run'] is not None:
-        notes += _inexact('train', learn.train_dl, state) + _inexact('valid', learn.valid_dl, state)
-    return notes
+        yield from _inexact('train', learn.train_dl, state)
+        yield from _inexact('valid', learn.valid_dl, state)
 
 # %% ../../nbs/save/02_state.ipynb #09960d45
 def _restore_parts(learn, state, modules):
@@ -225,7 +222,7 @@ def restore(
     """
     try:
         modules, own = owners(learn, learn.own_model), _own(learn, state)
-        notes = _check(learn, state, modules)
+        notes = [*_check(learn, state, modules)]        # before anything changes
         if state['run'] is not None: fit.load_state_dict(learn, state['run'], plan)
         learn.history.load_state_dict(state['history'])
         notes += _restore_parts(learn, state, modules)

@@ -37,12 +37,13 @@ class Monitor:
         if mode not in (None, *_BETTER) or not isinstance(column, str): raise ValueError(
             f"monitor is {column!r}, mode is {mode!r}: expected a column's name; pass mode='min' or mode='max'")
         name = column
-        longest_first = sorted(sets, key=len, reverse=True)     # of `a` and `a_b`
-        for start in ('train', 'valid', *longest_first): name = name.removeprefix(f'{start}_')
+        for start in ('train', 'valid', *sorted(sets, key=len, reverse=True)):      # `a_b` before `a`
+            name = name.removeprefix(f'{start}_')
         name = name.lower()
         if name.startswith('loss'): name = 'loss'       # loss_d: of one of several
-        found = (k for k, names in _BETTER.items() if name in names.split())
-        self.column, self.mode = column, mode or next(found, None)
+        for k, names in _BETTER.items():
+            if name in names.split(): mode = mode or k
+        self.column, self.mode = column, mode
 
     def known_mode(self) -> str:    # raises ValueError
         "Return `mode`, 'min' or 'max', unless the name does not tell"
@@ -61,7 +62,11 @@ class Monitor:
         return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
 # %% ../../nbs/save/04_watch.ipynb #dbb0085b
-_JUDGED = 'best_row', 'weights', 'since', 'n_waited', 'is_over', 'why'
+_FRESH = {              # what is known of a fit
+    'best_row': {},     # the best validation, or epoch
+    'weights': None,    # what `weights_of` returned there
+    'since': {},        # where it improved last; `best_row` may have an equal value, and a lower loss
+    'n_waited': 0}      # validated epochs since then
 
 class EarlyStopping(Hook):
     "End a fit that no longer improves, and restore the weights of the best validation"
@@ -78,22 +83,13 @@ class EarlyStopping(Hook):
         if others: refuse_others('EarlyStopping', EarlyStopping.__init__, others)
         self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode, self.restore_best = monitor, mode, restore_best
         self.min_delta = min_delta if min_delta == 0 else as_rate('min_delta', min_delta)
-        self.restore_best = restore_best
-        self._reset()
+        self.load_state_dict(_FRESH)
 
-    def _reset(self):
-        self.best_row = {}          # the best validation, or epoch
-        self.weights = None         # what `weights_of` returned there
-        self.since = {}             # where it improved last; `best_row` may have an equal value, and a lower loss
-        self.n_waited = 0           # validated epochs since then
-        self.is_over = False        # the fit has ended for lack of improvement
-        self.why = ''               # if it has ended early: 'stopped early after epoch 8 of 50: ...'
+    def state_dict(self) -> dict: return {k: getattr(self, k) for k in _FRESH}
 
-    def state_dict(self) -> dict: return {k: getattr(self, k) for k in _JUDGED}
-
-    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in _JUDGED})
+    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in _FRESH})
 
     @property
     def name(self) -> str: return 'keep_best' if self.patience == math.inf else type(self).__name__
@@ -101,11 +97,14 @@ class EarlyStopping(Hook):
     @property
     def best_epoch(self) -> int | None: return self.best_row.get('epoch')
 
+    @property
+    def is_over(self) -> bool: return self.n_waited >= self.patience
+
     def before_fit(self, learn: Learner) -> None:
         self.watched.check(self.name, learn)
-        self.mode = self.watched.mode
-        if not learn.plan.has_begun: self._reset()      # else it resumes
-        elif self.is_over: learn.request('stop_epoch')
+        self.mode, self.why = self.watched.mode, ''
+        if not learn.plan.has_begun: self.load_state_dict(_FRESH)
+        elif learn.fitting.train is None: self._end(learn)      # it resumes between two epochs
 
     def after_valid(self, learn: Learner) -> None: self._judge(learn, learn.history.valid_rows[-1])
 
@@ -116,32 +115,32 @@ class EarlyStopping(Hook):
             raise ValueError(f'{self.name} monitors {self.monitor!r}, but the columns are {", ".join(row)}')
         self._judge(learn, row)     # a column that only epochs have; others no longer change anything
         self.n_waited += 1
-        self.is_over = self.n_waited >= self.patience
-        if not self.is_over: return
-        if learn.plan.is_ahead(learn.state): self.why = self._sentence(learn, row)
-        learn.request('stop_epoch')
-
-    def _sentence(self, learn, row):
-        "Say that and why the fit stops after an epoch, and which weights the model will have"
-        since, best = (o and learn.history.place(o) for o in (self.since, self.best_row))
-        end, more = learn.plan.end_epoch, f' by more than {self.min_delta:g}' if self.min_delta else ''
-        what = f'has not improved{more} since {since} (patience {self.patience})' if since else 'has not been finite'
-        weights = 'these are its weights' if best == since else f'these are the weights of {best}'
-        if self.weights is None: weights = 'the model keeps its last weights'
-        when = f'{row["epoch"]} of {end}' if end else row['epoch']
-        return f'stopped early after epoch {when}: {self.monitor} {what}; {weights}'
+        self._end(learn)
 
     def _judge(self, learn, row):
         "Judge a validation or an epoch, and keep its weights if it is the best"
         if self.monitor not in row: return
         now, best = (self.watched.rating(o) or (math.inf, math.inf) for o in (row, self.best_row))
         is_better = now[0] < best[0] - self.min_delta
-        if is_better:
-            self.since = {k: row[k] for k in ('epoch', 'batch') if k in row}
-            self.n_waited = -1      # the open epoch counts as soon as it ends
+        if is_better: self.since, self.n_waited = row, -1       # the open epoch counts as soon as it ends
         if is_better or now[0] == best[0] and now < best:       # a tie goes to the lower loss: no improvement
             self.best_row = dict(row)
             if self.restore_best: self.weights = weights_of(learn)
+
+    def _end(self, learn):
+        "Between two epochs, end the fit if it has not improved for long enough; if this is early, say why"
+        if not self.is_over: return
+        learn.request('stop_epoch')
+        plan, state = learn.plan, learn.state
+        if not plan.is_ahead(state): return
+        since, best = (o and learn.history.place(o) for o in (self.since, self.best_row))
+        what, weights = 'has not been finite', 'the model keeps its last weights'
+        of = f' of {plan.end_epoch}' if plan.end_epoch else ''
+        more = f' by more than {self.min_delta:g}' if self.min_delta else ''
+        if since: what = f'has not improved{more} since {since} (patience {self.patience})'
+        if best and self.restore_best:
+            weights = 'these are its weights' if best == since else f'these are the weights of {best}'
+        self.why = f'stopped early after epoch {state.epoch - 1}{of}: {self.monitor} {what}; {weights}'
 
     def after_fit(self, learn: Learner) -> None:
         # a fit that was stopped between two batches may be resumed
@@ -278,16 +277,13 @@ class SpikeGuard(Hook):
                 is_finite = math.isfinite(value)
                 if value > limit or not is_finite: row = {'why': name, 'limit': limit, **row}   # the first one stays
                 if is_finite: self.past[name] = [*past, value][-self.window:]
-            if 'why' in row: self._found(learn, row)
-            self.is_high = 'why' in row
+            was_high, self.is_high = self.is_high, 'why' in row
+            if not self.is_high: continue
+            if row['indices'] is not None:
+                row['indices'] = [*map(int, chain(*learn.world.all_gather(row['indices'])))]
+            if self.action == 'skip': raise GoBack(lambda learn: self._go_back(learn, row))
+            if not was_high: learn.history.spikes.append(row)       # the first of a series
         self.before_epoch(learn)
-
-    def _found(self, learn, row):
-        "Note a spike, or go back to before it"
-        if row['indices'] is not None:
-            row['indices'] = [*map(int, chain(*learn.world.all_gather(row['indices'])))]
-        if self.action == 'skip': raise GoBack(lambda learn: self._go_back(learn, row))
-        if not self.is_high: learn.history.spikes.append(row)       # one of a series
 
     def _keep(self, learn):
         "Between two batches, copy the state on the device"
