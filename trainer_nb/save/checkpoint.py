@@ -72,7 +72,7 @@ class Checkpoint(Hook):
         if self._watch:
             if self.monitor != 'valid_loss' or self.best_only: self._watch.check(self.name, learn)
             self.mode = self._watch.mode
-        is_new = self.run is None or not (learn.history.n_steps or learn.plan.has_begun)
+        is_new = not (self.run and (learn.history.n_steps or learn.plan.has_begun))
         if is_new: self.run, self.saved_at = learn.world.first(token_hex(4)), None
         def begin():
             self.folder.lock.acquire()
@@ -102,7 +102,7 @@ class Checkpoint(Hook):
         if is_due or self._is_best(learn): self.save(learn)
 
     def after_cancel(self, learn: Learner) -> None:
-        if learn.fitting.rng_states is not None and not self.best_only:     # stopped between two batches
+        if learn.fitting.rng_states and not self.best_only:     # stopped between two batches
             self.save(learn, again=False)
 
     def after_fit(self, learn: Learner) -> None:
@@ -112,7 +112,7 @@ class Checkpoint(Hook):
     def _info(self, learn):
         "Make the manifest of the present state, with its value if a validation or an epoch has just ended"
         state, history = learn.state, learn.history
-        [row] = history.valid_rows[-1:] or [{}]
+        row = (history.valid_rows or [{}])[-1]
         end = row.get('batch')
         if self.monitor not in row and history.ends: row, end = history.epoch_rows[-1], history.ends[-1]
         rating = self._watch.rating(row) if self._watch and end == history.n_steps else None
@@ -177,12 +177,11 @@ class Checkpoint(Hook):
 # %% ../../nbs/save/03_checkpoint.ipynb #2be9661d
 def _agreed(learn, f):
     "Return what `f()` returns on rank 0, or raise its error, on all ranks"
-    res = error = None
-    try: res = f() if learn.is_main else None
-    except Exception as e: error = e
-    res, error = learn.world.first((res, error))
-    if error: raise error
-    return res
+    try: found = learn.is_main and f()
+    except Exception as e: found = e
+    found = learn.world.first(found)
+    if isinstance(found, Exception): raise found
+    return found
 
 # %% ../../nbs/save/03_checkpoint.ipynb #45da077a
 def resume_from(learn: Learner, source: bool | str | Path) -> bool:
@@ -280,7 +279,7 @@ def load_best(
     Raises ValueError, with nothing changed, for the checkpoint of a different model.
     """
     state, manifest = _choose(learn, folder, 'load_best', Folder.best)
-    if any(callable(getattr(opt, 'eval', None)) for opt in learn.opts.values()): raise ValueError(
+    if any(hasattr(opt, 'eval') for opt in learn.opts.values()): raise ValueError(
         'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
     average = state['hooks'].get(state['provided'].get('average'))
     load_weights(learn, {'modules': state['modules'], 'average': average})

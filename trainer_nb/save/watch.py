@@ -92,7 +92,7 @@ class EarlyStopping(Hook):
     def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in _FRESH})
 
     @property
-    def name(self) -> str: return 'keep_best' if self.patience == math.inf else type(self).__name__
+    def name(self) -> str: return 'keep_best' if self.patience == math.inf else super().name
 
     @property
     def best_epoch(self) -> int | None: return self.best_row.get('epoch')
@@ -144,9 +144,9 @@ class EarlyStopping(Hook):
 
     def after_fit(self, learn: Learner) -> None:
         # a fit that was stopped between two batches may be resumed
-        if learn.fitting.rng_states is not None or not learn.plan.has_begun: return
+        if learn.fitting.rng_states or not learn.plan.has_begun: return
         said = self.why
-        if self.weights is not None:
+        if self.weights:
             load_weights(learn, self.weights)
             self.weights, learn.history.latest.kept = None, self.best_row
             said = said or (f'{self.monitor} was best in {learn.history.place(self.best_row)} '
@@ -159,11 +159,12 @@ def best_keeper(
     keep_best: bool | str,  # as for `fit`
 ) -> list[Hook]:            # with another one, if it takes one
     "Return the hooks of `fit(keep_best=...)`"
-    there = next((h for h in hooks if isinstance(h, EarlyStopping)), None)
-    if not there: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
-    if there.restore_best and keep_best in (True, there.monitor): return hooks
-    raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={there.monitor!r}, '
-                     f'restore_best={there.restore_best}) disagree on the weights to keep: leave keep_best out')
+    for h in hooks:
+        if isinstance(h, EarlyStopping):
+            if h.restore_best and keep_best in (True, h.monitor): return hooks
+            raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={h.monitor!r}, restore_best='
+                             f'{h.restore_best}) disagree on the weights to keep: leave keep_best out')
+    return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
 
 # %% ../../nbs/save/04_watch.ipynb #e757f38b
 _RECENT = 5     # values that a spike is far above, too
@@ -236,15 +237,14 @@ class SpikeGuard(Hook):
         # those that were noted do not come again
         if place in [(o['epoch'], o['batch_idx']) for o in self._spikes(learn)]: raise CancelStep
 
-    def after_loss(self, learn: Learner) -> None:
-        if not learn.training: return
+    def after_loss(self, learn: Learner) -> None:       # in validation, too, until the next training batch begins
         name = 'loss' if learn.phase.generator is None else f'loss_{learn.phase.opt_names[0]}'
         self.now[name] = kept(learn.loss)
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if learn.state.grad_accum_steps == 1 and not learn.closes:
             name, clip = learn.opt_name, learn.provider('clipping')
-            if clip is not None and clip.bounds_norm(name): norm = clip.norms[name]     # before clipping
+            if clip and clip.bounds_norm(name): norm = clip.norms[name]     # before clipping
             else: norm = learn.world.whole(total_norm(gradients(learn.opt)))
             self.now[f'grad_norm_{name}' if name else 'grad_norm'] = kept(norm)
         return nxt()
@@ -257,10 +257,10 @@ class SpikeGuard(Hook):
                    'indices': phase.pass_.indices, 'action': self.action}
             share = phase.n/phase.total     # of this rank; without samples it has no values, but 0 where they would be
             self.waiting.append([row, {k: o*share if share else 0*(o == o) for k, o in self.now.items()}])
-        is_due = len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due
         is_last = state.batch_idx == learn.n_batches or not phase.pass_.is_sized and phase.pass_.at_end
         # a request may save the state; all ranks have some, or none
-        if is_due or learn.requests or is_last: self._look(learn)
+        if is_last or learn.requests or len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due:
+            self._look(learn)
 
     def _look(self, learn):
         "Read the values since the last look, in one transfer, and judge them in order"
@@ -293,8 +293,7 @@ class SpikeGuard(Hook):
 
     def _spikes(self, learn):
         "Return the spikes of this fit"
-        plan = learn.plan
-        return [o for o in learn.history.spikes if plan.has_begun and o['batch'] > plan.first_batch]
+        return [o for o in learn.history.spikes if learn.plan.has_begun and o['batch'] > learn.plan.first_batch]
 
     def _go_back(self, learn, row):
         "Restore the copy, in whose history a batch is left out"
