@@ -139,6 +139,17 @@ def test_an_epoch_is_as_good_as_its_best_validation():
     learn.fit(20, valid_every=5)
     assert stop.is_over and len(learn.history) == 4 and stop.best_row['batch'] == 10 and stop.n_waited == 3
 
+@pytest.mark.parametrize('there, here, epochs', [(2, 2, 3), (9, 2, 5), (2, 6, 7)])
+def test_the_patience_of_the_fit_that_resumes_counts(there, here, epochs, tmp_path, capsys):
+    "The best epoch is the first; the checkpoint is that of epoch 4, or of an early end"
+    def learner(patience): return falling(EarlyStopping(patience), Checkpoint(tmp_path), n=12)
+    learner(there).fit(5)
+    capsys.readouterr()
+    (learn := learner(here)).fit(50, resume=True)
+    words = f'since epoch 0 (patience {here}); these are its weights\n'
+    assert len(learn.history) == epochs
+    assert capsys.readouterr().out.endswith(f'early after epoch {epochs - 1} of 50: valid_loss has not improved {words}')
+
 def test_keep_best_beside_early_stopping():
     hook = EarlyStopping(2)
     learn = learner(hook)

@@ -137,7 +137,8 @@ def make(c, folder, counted, seed=0):
 def left(learn):
     "What must be the same in the end"
     states = {h.name: h.state_dict() for h in learn.hooks if h.name not in ('Checkpoint', 'Counted')}
-    if (row := states.get('EarlyStopping', {}).get('best_row')) is not None: row['time_s'] = 0      # the clock
+    for row in map(states.get('EarlyStopping', {}).get, ('best_row', 'since')):
+        if row: row['time_s'] = 0       # the clock
     return states, [o.param_groups[0]['lr'] for o in learn.opts.values()], learn.state
 
 def trial(rand, i, folder):

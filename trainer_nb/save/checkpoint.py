@@ -7,7 +7,7 @@ __all__ = ['Checkpoint', 'resume_from', 'save', 'load', 'rewind', 'load_best']
 
 # %% ../../nbs/save/03_checkpoint.ipynb #98e0e417
 import math, warnings
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
@@ -61,10 +61,8 @@ class Checkpoint(Hook):
         self._watch = Monitor(monitor, mode) if monitor is not None or best_only else None
         self.run = None                 # id of the run, in the manifests that it writes
         self.saved_at = None            # where the last save was made; None after one that failed
-        self.n_saves = 0                # number of saves
-        self.saved: list[str] = []      # a sentence for each that is on disk
-        self._writing: Future | None = None     # the last save, until it is reported
-        self._due = math.inf            # clock of the next save
+        self.saved = []                 # a sentence for each that is on disk
+        self._writing = None            # `Future` of the last save, until it is reported
 
     def state_dict(self) -> dict: return {'run': self.run}
 
@@ -74,7 +72,7 @@ class Checkpoint(Hook):
         if self._watch:
             if self.monitor != 'valid_loss' or self.best_only: self._watch.check(self.name, learn)
             self.mode = self._watch.mode
-        is_new = self.run is None or not (learn.history.n_steps or learn.plan.has_begun)
+        is_new = not (self.run and (learn.history.n_steps or learn.plan.has_begun))
         if is_new: self.run, self.saved_at = learn.world.first(token_hex(4)), None
         def begin():
             self.folder.lock.acquire()
@@ -83,7 +81,7 @@ class Checkpoint(Hook):
                 f'Checkpoint: {self.folder.path} keeps {n} of another run; fit(..., resume=True) would resume from the '
                 'newest')
         _agreed(learn, begin)
-        self._due = perf_counter() + self.seconds
+        self._due = perf_counter() + self.seconds       # clock of the next save
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
@@ -95,17 +93,16 @@ class Checkpoint(Hook):
             learn.request(self.save)
 
     def after_valid(self, learn: Learner) -> None:
-        if learn.fitting.is_trained: return     # `after_epoch` saves the same weights
-        if learn.world.first(self._is_best(learn)):
+        if not learn.fitting.is_trained and self._is_best(learn):       # else `after_epoch` saves the same weights
             learn.request(lambda learn: self.save(learn, again=False), everywhere=True)
 
     def after_epoch(self, learn: Learner) -> None:
         is_last = not learn.fitting.is_open(learn.state) or 'stop_epoch' in learn.requests
         is_due = is_last and not self.best_only or learn.state.epoch % self.epochs == 0
-        if is_due or learn.world.first(self._is_best(learn)): self.save(learn)
+        if is_due or self._is_best(learn): self.save(learn)
 
     def after_cancel(self, learn: Learner) -> None:
-        if learn.fitting.rng_states is not None and not self.best_only:     # stopped between two batches
+        if learn.fitting.rng_states and not self.best_only:     # stopped between two batches
             self.save(learn, again=False)
 
     def after_fit(self, learn: Learner) -> None:
@@ -115,7 +112,7 @@ class Checkpoint(Hook):
     def _info(self, learn):
         "Make the manifest of the present state, with its value if a validation or an epoch has just ended"
         state, history = learn.state, learn.history
-        [row] = history.valid_rows[-1:] or [{}]
+        row = (history.valid_rows or [{}])[-1]
         end = row.get('batch')
         if self.monitor not in row and history.ends: row, end = history.epoch_rows[-1], history.ends[-1]
         rating = self._watch.rating(row) if self._watch and end == history.n_steps else None
@@ -126,10 +123,9 @@ class Checkpoint(Hook):
 
     def _is_best(self, learn):
         "Return whether the present state is better than all that were saved"
-        if not learn.is_main: return False
         self.finish()
         now = self._info(learn)
-        return best_of([*self.folder.manifests(self.run), now]) is now
+        return learn.world.first(learn.is_main and best_of([*self.folder.manifests(self.run), now]) is now)
 
     def best(self) -> dict | None:
         "Return the manifest of the best checkpoint of this run; None if there is none"
@@ -143,14 +139,14 @@ class Checkpoint(Hook):
         where = learn.position, learn.history.n_steps
         if learn.world.first(where == self.saved_at and not again): return
         self.finish()
-        self.saved_at, self.n_saves = where, self.n_saves + 1
+        self.saved_at = where
         try:
-            if learn.is_main: self.folder.lock.acquire()        # a fit has it
             state = learn.world.whole(capture(learn, what=self.what))
             if learn.is_main:
-                parts = host_copy(state), arrived(learn.device), self._info(learn)     # in this order
+                self.folder.lock.acquire()      # a fit has it
                 thread = ThreadPoolExecutor(1)
-                self._writing = thread.submit(self._write, *parts)
+                # in this order
+                self._writing = thread.submit(self._write, host_copy(state), arrived(learn.device), self._info(learn))
                 thread.shutdown(wait=False)     # ends once it has written
         except Exception as e: self._fail(e)
         self._due = perf_counter() + self.seconds
@@ -181,12 +177,11 @@ class Checkpoint(Hook):
 # %% ../../nbs/save/03_checkpoint.ipynb #2be9661d
 def _agreed(learn, f):
     "Return what `f()` returns on rank 0, or raise its error, on all ranks"
-    res = error = None
-    try: res = f() if learn.is_main else None
-    except Exception as e: error = e
-    res, error = learn.world.first((res, error))
-    if error: raise error
-    return res
+    try: found = learn.is_main and f()
+    except Exception as e: found = e
+    found = learn.world.first(found)
+    if isinstance(found, Exception): raise found
+    return found
 
 # %% ../../nbs/save/03_checkpoint.ipynb #45da077a
 def resume_from(learn: Learner, source: bool | str | Path) -> bool:
@@ -284,7 +279,7 @@ def load_best(
     Raises ValueError, with nothing changed, for the checkpoint of a different model.
     """
     state, manifest = _choose(learn, folder, 'load_best', Folder.best)
-    if any(callable(getattr(opt, 'eval', None)) for opt in learn.opts.values()): raise ValueError(
+    if any(hasattr(opt, 'eval') for opt in learn.opts.values()): raise ValueError(
         'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
     average = state['hooks'].get(state['provided'].get('average'))
     load_weights(learn, {'modules': state['modules'], 'average': average})

@@ -34,24 +34,24 @@ def _program(model, example, dynamic):
         'a tuple of tensors, or a mapping from names of arguments to tensors')
     batch, shapes = Dim('batch'), ShapesCollection()
     def on_host(t):     # twice, as a batch of 1 would be a constant; not as a window that overlaps others
-        t = t.detach().to('cpu')
-        t = torch.cat([t, t] if dynamic else [t])
+        t = torch.cat([t.detach().cpu()]*(2 if dynamic else 1))
         shapes[t] = {0: batch}
         return t
     inputs = map_tensors(on_host, example)
     args, kwargs = inputs if isinstance(inputs, (tuple, list)) else (inputs,), {}
     if isinstance(inputs, Mapping): args, kwargs = (), dict(inputs)
-    host = copied(model).to('cpu').eval()     # for any device: a GPU's kernels limit the batch, and are named
+    host = copied(model).cpu().eval()     # for any device: a GPU's kernels limit the batch, and are named
     with torch.no_grad():
         return torch.export.export(host, tuple(args), kwargs, dynamic_shapes=shapes if dynamic else None)
 
 # %% ../../nbs/save/06_export.ipynb #d53a1d1a
 def _config(learn, model, average):
-    res = {'model': f'{type(model).__module__}.{type(model).__qualname__}', 'average': average,
-           'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
-           'row': dict(*learn.history.epoch_rows[-1:]), 'classes': class_names(learn), **library_versions(),
-           'config': plain_config(learn.config)}
-    return json.loads(json.dumps(res, default=str), parse_constant=lambda name: None)
+    return json.loads(json.dumps({
+        'model': f'{type(model).__module__}.{type(model).__qualname__}', 'average': average,
+        'epoch': learn.state.epoch, 'optimizer_step': learn.state.optimizer_step,
+        'row': dict(*learn.history.epoch_rows[-1:]), 'classes': class_names(learn), **library_versions(),
+        'config': plain_config(learn.config)}, default=str),
+        parse_constant=lambda name: None)
 
 # %% ../../nbs/save/06_export.ipynb #35341e57
 def _without_data(learn, model):
@@ -117,9 +117,9 @@ def load_model(
 ) -> nn.Module:                         # in evaluation mode
     "Load an exported model; raises FileNotFoundError, ValueError, and RuntimeError for another model's weights"
     if model is None:
-        path = _trusted(folder, 'program.pt2', trusted,
-                        'pass a model that the weights are for, or export with example=...')
-        return move_to_device_pass(torch.export.load(path), str(device)).module()
+        program = torch.export.load(_trusted(
+            folder, 'program.pt2', trusted, 'pass a model that the weights are for, or export with example=...'))
+        return move_to_device_pass(program, str(device)).module()
     safetensors = needed('safetensors.torch', 'an export of weights', 'export')
     safetensors.load_model(unwrapped(model), Path(folder)/'model.safetensors')
     return model.to(device).eval()
@@ -133,7 +133,6 @@ def load_learner(
 
     Raises FileNotFoundError, and ValueError without `trusted=True`.
     """
-    path = _trusted(folder, 'learner.pt', trusted, 'export writes it if cloudpickle is installed')
-    learn = load_packed(path, 'cpu')
+    learn = load_packed(_trusted(folder, 'learner.pt', trusted, 'export writes it if cloudpickle is installed'), 'cpu')
     learn.move(torch.device(device))
     return learn

@@ -30,7 +30,7 @@ def host_copy(
     copies: bool = True,    # False: only check it
 ) -> Any:               # raises TypeError, and names what a checkpoint cannot hold
     "Copy a state with its tensors to the host, where they are filled when `arrived` returns; tied ones stay tied"
-    found: dict = {}
+    found = {}
     def copied(x, where):
         kind = type(x)
         if kind in _PLAIN: return x
@@ -39,17 +39,15 @@ def host_copy(
         if kind in (list, tuple, set): return kind([copied(v, f'{where}[{i}]') for i, v in enumerate(x)])
         if isinstance(x, np.generic): return x.item()
         if isinstance(x, np.ndarray): return torch.tensor(x)
-        if isinstance(x, Tensor):
+        if isinstance(x, Tensor) and not hasattr(x, '__tensor_flatten__'):
             x = x.detach()
-            # a subclass that only adds attributes and methods leaves no more than its numbers
-            if not hasattr(x, '__tensor_flatten__'): x = x.as_subclass(Tensor)
-            if type(x) is Tensor:
-                is_strided = x.layout is torch.strided      # others have no single address
-                key = (x.data_ptr(), x.dtype, x.shape, x.stride()) if is_strided else id(x)
-                if key not in found and copies:
-                    host = torch.empty_like(x, device='cpu', pin_memory=x.is_cuda and is_strided)
-                    found[key] = host.copy_(x, non_blocking=x.is_cuda)
-                return found.get(key)
+            if x.layout is not torch.strided: return x.to('cpu', copy=True)     # sparse: without a single address
+            x = x.as_subclass(Tensor)       # a subclass that adds attributes and methods leaves only its numbers
+            key = x.data_ptr(), x.dtype, x.shape, x.stride()
+            if key not in found and copies:
+                host = torch.empty_like(x, device='cpu', pin_memory=x.is_cuda)
+                found[key] = host.copy_(x, non_blocking=x.is_cuda)
+            return found.get(key)
         raise TypeError(
             f'{where} is a {kind.__module__}.{kind.__name__}: a checkpoint holds tensors, numbers, strings, lists, '
             'tuples and dicts; state_dict() and load_state_dict() of the object that holds it can make these')
@@ -109,7 +107,7 @@ class Lock:
 
     def acquire(self) -> None:  # raises RuntimeError if another run has it, OSError if it cannot be written
         "Take the lock"
-        if self.file is not None: return
+        if self.file: return
         folder, owner = self.path.parent, 'this process'
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:      # closes the file, unless all went well
@@ -132,7 +130,7 @@ class Lock:
 
     def release(self) -> None:
         "Release the lock"
-        if self.file is None: return
+        if not self.file: return
         self.file.close()
         self.file = None
         del _locks[self.path]
@@ -165,8 +163,9 @@ class Folder:
         found = []
         for path in self.notes():
             try:
-                note, n = json.loads(read_file(path)), int(_NAME.fullmatch(path.name)[1])
-                found.append({**{k: note[k] for k in _KEYS}, 'n': n, 'file': f'{path.stem}.pt'})
+                note = json.loads(read_file(path))
+                found.append({**{k: note[k] for k in _KEYS}, 'n': int(_NAME.fullmatch(path.name)[1]),
+                              'file': f'{path.stem}.pt'})
             except FileNotFoundError: pass      # another thread has just dropped it
             except (OSError, ValueError, RecursionError, LookupError, TypeError) as e: warnings.warn(
                 f'{path.name} is damaged ({type(e).__name__}: {e}). Skipping its checkpoint', stacklevel=3)
@@ -180,7 +179,7 @@ class Folder:
 
     def point(self, epoch: int | None, step: int | None, run: str | None = None) -> dict:
         "Return the manifest of a run's newest checkpoint, after `epoch` whole epochs or at `step`; raises ValueError"
-        if epoch is not None and step is not None: raise TypeError('pass either an epoch or a step, not both')
+        if None not in (epoch, step): raise TypeError('pass either an epoch or a step, not both')
         mine = self.of_run(run)
         if epoch is step is None: return mine[-1]
         found = {}
@@ -201,8 +200,7 @@ class Folder:
 
     def put(self, state: dict, info: dict) -> None:
         "Write a state and its manifest into the folder; a kill at any moment leaves them complete or absent"
-        names = map(_NAME.fullmatch, os.listdir(self.path))
-        n = 1 + max((int(m[1]) for m in names if m), default=0)
+        n = 1 + max((int(m[1]) for m in map(_NAME.fullmatch, os.listdir(self.path)) if m), default=0)
         path = self.path/f'checkpoint-{n:05d}-step-{info["step"]}.json'
         with replacing(path) as note:       # it moves into place after the state
             note.write(json.dumps(info, indent=1).encode())

@@ -45,9 +45,9 @@ def _shapes(states):
 def _check_modules(modules, there):
     "Refuse the states of other modules; raises ValueError"
     here, there = _shapes({k: _module_state(m) for k, m in modules.items()}), _shapes(there)
-    faults = [f'{k} is {there.get(k, "missing")} there and {here.get(k, "missing")} here'
-              for k in {**here, **there} if there.get(k, '') not in (None, here.get(k))]
-    if faults: raise ValueError(f'the checkpoint belongs to a different model: {listed(faults)}')
+    if faults := [f'{k} is {there.get(k, "missing")} there and {here.get(k, "missing")} here'
+                  for k in {**here, **there} if there.get(k, '') not in (None, here.get(k))]:
+        raise ValueError(f'the checkpoint belongs to a different model: {listed(faults)}')
 
 # %% ../../nbs/save/02_state.ipynb #32bdcfb9
 def weights_of(learn: Learner) -> dict:
@@ -66,29 +66,28 @@ def load_weights(learn: Learner, weights: dict) -> None:
     if (average is None) != (weights['average'] is None): raise ValueError(
         'validation used an average of the weights there or here, but not in both: give the learner the same hook')
     for k, m in modules.items(): _load_module(m, weights['modules'][k])
-    if average is not None: average.load_state_dict(weights['average'])
+    if average: average.load_state_dict(weights['average'])
 
 # %% ../../nbs/save/02_state.ipynb #0034c975
 def _describe(dl):
     "Describe, in plain values, what a position in a loader, and in each inside it, depends on"
     found = []
     for o in each(dl):
-        batches, data = getattr(o, 'batch_sampler', None), getattr(o, 'dataset', None)
+        batches = getattr(o, 'batch_sampler', None)
         if batches is None: batches = o
         while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
         found.append({
             'type': type(o).__name__, 'batches': length(o),
-            'samples': length(next(iter(getattr(o, 'tensors', ())), data)),
+            'samples': length(next(iter(getattr(o, 'tensors', ())), getattr(o, 'dataset', None))),
             'bs': getattr(batches, 'batch_size', getattr(o, 'bs', None)),
             'sampler': type(getattr(batches, 'sampler', None)).__name__, 'shuffle': getattr(o, 'shuffle', None),
             'workers': getattr(o, 'num_workers', 0)})
     return found
 
 def _inexact(key, dl, state):
-    "Refuse the position of an open pass, 'train' or 'valid', in other data; list what may not be exact"
-    run, notes = state['run'], []
-    is_open = run[key] is not None and not (key == 'train' and run['is_trained'])
-    at = run[key]['pass'] if is_open else {'n': 0}
+    "Refuse the position of an open pass, 'train' or 'valid', in other data; yield what may not be exact"
+    run = state['run']
+    at = {'n': 0} if not run[key] or key == 'train' and run['is_trained'] else run[key]['pass']
     places = {}     # id of a loader that is a part → its name, its batches so far
     for i, (k, part) in enumerate(adapter_of(dl).parts.items()):
         n = at['n'] and (dl.mode != 'sequence' or at['loader']['turn'] == i) and at['loader']['parts'][k]['n']
@@ -102,13 +101,12 @@ def _inexact(key, dl, state):
             'of an epoch')
         if hasattr(o, 'is_seeded'): continue
         kind, has_own = f'{name} is a {here["type"]}', hasattr(o, 'load_state_dict')
-        if n and not has_own and adapter_of(o).reads_again and not is_stock(o): notes.append(
-            f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again')
+        if n and not has_own and adapter_of(o).reads_again and not is_stock(o):
+            yield f'{kind}, whose first {n} batches are read again: this is exact if it yields the same ones again'
         if (n and (there['workers'] != here['workers'] or has_own and here['workers'])
-            or f'{key}_dl' in run['warm'] and not has_own and getattr(o, 'persistent_workers', False)): notes.append(
-                f'{kind} with {here["workers"]} workers, {there["workers"]} there: the order of the samples is the '
-                'same, but random numbers that they draw there may differ. SeededLoader is exact')
-    return notes
+            or f'{key}_dl' in run['warm'] and not has_own and getattr(o, 'persistent_workers', False)):
+            yield (f'{kind} with {here["workers"]} workers, {there["workers"]} there: the order of the samples is the '
+                   'same, but random numbers that they draw there may differ. SeededLoader is exact')
 
 # %% ../../nbs/save/02_state.ipynb #f04d7247
 def _hook_keys(hooks):
@@ -122,8 +120,8 @@ def _optimizers(learn, modules):
     found = {}
     for name, o in learn.opts.items():
         groups = [[known.get(id(p)) for p in g['params']] for g in o.param_groups]
-        kind = f'{type(o).__name__} with groups of {[*map(len, groups)]} parameters'
-        found[name] = {'is': [kind, groups], 'state': o.state_dict()}
+        found[name] = {'is': [f'{type(o).__name__} with groups of {[*map(len, groups)]} parameters', groups],
+                       'state': o.state_dict()}
     return found
 
 # %% ../../nbs/save/02_state.ipynb #9ba55aae
@@ -161,27 +159,26 @@ def capture(
 
 # %% ../../nbs/save/02_state.ipynb #f61096b6
 def _own(learn, state):
-    "Return the own state of this rank; None if there was only one rank, or another number"
+    "Return the own state of this rank; nothing if there was only one rank, or another number"
     n, size, run = state['state']['num_processes'], learn.world.size, state['run']
-    if n == size: return state['processes'][learn.world.rank] if n > 1 else None
-    if run is not None and run['train'] is not None: raise ValueError(
+    if n == size: return n > 1 and state['processes'][learn.world.rank]
+    if run and run['train']: raise ValueError(
         f'the checkpoint was saved by {n} processes in the middle of an epoch, and this is a world of {size}: '
         'resume with as many, or from a checkpoint at the end of an epoch')
 
 def _check(learn, state, modules):
-    "Refuse the state of other modules, optimizers or data; list what may not be exact"
+    "Refuse the state of other modules, optimizers or data; yield what may not be exact"
     _check_modules(modules, state['modules'])
-    def names(opts): return {k: o['is'] for k, o in opts.items()}
-    there, here = state['optimizers'], _optimizers(learn, modules)
-    if names(there) != names(here): raise ValueError(
-        f'the checkpoint belongs to a different optimizer: {[o["is"][0] for o in there.values()]} there and '
-        f'{[o["is"][0] for o in here.values()]} here, which are others, or the same ones in another order')
-    notes = []
-    if state['device'] != learn.device.type: notes.append(
-        f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs')
-    if state['run'] is not None:
-        notes += _inexact('train', learn.train_dl, state) + _inexact('valid', learn.valid_dl, state)
-    return notes
+    both = state['optimizers'], _optimizers(learn, modules)
+    there, here = ({k: o['is'] for k, o in opts.items()} for opts in both)
+    if there != here: raise ValueError(
+        f'the checkpoint belongs to a different optimizer: {[o[0] for o in there.values()]} there and '
+        f'{[o[0] for o in here.values()]} here, which are others, or the same ones in another order')
+    if state['device'] != learn.device.type:
+        yield f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs'
+    if state['run']:
+        yield from _inexact('train', learn.train_dl, state)
+        yield from _inexact('valid', learn.valid_dl, state)
 
 # %% ../../nbs/save/02_state.ipynb #09960d45
 def _restore_parts(learn, state, modules):
@@ -225,8 +222,8 @@ def restore(
     """
     try:
         modules, own = owners(learn, learn.own_model), _own(learn, state)
-        notes = _check(learn, state, modules)
-        if state['run'] is not None: fit.load_state_dict(learn, state['run'], plan)
+        notes = [*_check(learn, state, modules)]        # before anything changes
+        if state['run']: fit.load_state_dict(learn, state['run'], plan)
         learn.history.load_state_dict(state['history'])
         notes += _restore_parts(learn, state, modules)
         generators, values, lost = (own or state)['held']
@@ -237,7 +234,7 @@ def restore(
         for k, v in {**state['state'], 'num_processes': learn.world.size}.items(): setattr(learn.state, k, v)
         fit.rng_states = state['rng_states']
         notes += _restore_hooks(learn, state) + load_object_states(learn.objects, state['objects'])
-        if own is not None: fit.load_rank_state(learn, own)
+        if own: fit.load_rank_state(learn, own)
     except (AttributeError, LookupError, TypeError) as e:
         raise BadCheckpoint(f'this is no state of training: {type(e).__name__}: {e}') from e
     return notes

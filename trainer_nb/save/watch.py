@@ -37,12 +37,13 @@ class Monitor:
         if mode not in (None, *_BETTER) or not isinstance(column, str): raise ValueError(
             f"monitor is {column!r}, mode is {mode!r}: expected a column's name; pass mode='min' or mode='max'")
         name = column
-        longest_first = sorted(sets, key=len, reverse=True)     # of `a` and `a_b`
-        for start in ('train', 'valid', *longest_first): name = name.removeprefix(f'{start}_')
+        for start in ('train', 'valid', *sorted(sets, key=len, reverse=True)):      # `a_b` before `a`
+            name = name.removeprefix(f'{start}_')
         name = name.lower()
         if name.startswith('loss'): name = 'loss'       # loss_d: of one of several
-        found = (k for k, names in _BETTER.items() if name in names.split())
-        self.column, self.mode = column, mode or next(found, None)
+        for k, names in _BETTER.items():
+            if name in names.split(): mode = mode or k
+        self.column, self.mode = column, mode
 
     def known_mode(self) -> str:    # raises ValueError
         "Return `mode`, 'min' or 'max', unless the name does not tell"
@@ -61,7 +62,11 @@ class Monitor:
         return None if value != value else rank(value, row.get('valid_loss'), self.mode)
 
 # %% ../../nbs/save/04_watch.ipynb #dbb0085b
-_JUDGED = 'best_row', 'weights', 'since', 'n_waited', 'is_over', 'why'
+_FRESH = {              # what is known of a fit
+    'best_row': {},     # the best validation, or epoch
+    'weights': None,    # what `weights_of` returned there
+    'since': {},        # where it improved last; `best_row` may have an equal value, and a lower loss
+    'n_waited': 0}      # validated epochs since then
 
 class EarlyStopping(Hook):
     "End a fit that no longer improves, and restore the weights of the best validation"
@@ -78,34 +83,28 @@ class EarlyStopping(Hook):
         if others: refuse_others('EarlyStopping', EarlyStopping.__init__, others)
         self.patience = math.inf if patience is None else as_count('patience', patience)
         self.watched = Monitor(monitor, mode)
-        self.monitor, self.mode = monitor, mode
+        self.monitor, self.mode, self.restore_best = monitor, mode, restore_best
         self.min_delta = min_delta if min_delta == 0 else as_rate('min_delta', min_delta)
-        self.restore_best = restore_best
-        self._reset()
+        self.load_state_dict(_FRESH)
 
-    def _reset(self):
-        self.best_row = {}          # the best validation, or epoch
-        self.weights = None         # what `weights_of` returned there
-        self.since = {}             # where it improved last; `best_row` may have an equal value, and a lower loss
-        self.n_waited = 0           # validated epochs since then
-        self.is_over = False        # the fit has ended for lack of improvement
-        self.why = ''               # if it has ended early: 'stopped early after epoch 8 of 50: ...'
+    def state_dict(self) -> dict: return {k: getattr(self, k) for k in _FRESH}
 
-    def state_dict(self) -> dict: return {k: getattr(self, k) for k in _JUDGED}
-
-    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in _JUDGED})
+    def load_state_dict(self, state: Mapping) -> None: vars(self).update({k: state[k] for k in _FRESH})
 
     @property
-    def name(self) -> str: return 'keep_best' if self.patience == math.inf else type(self).__name__
+    def name(self) -> str: return 'keep_best' if self.patience == math.inf else super().name
 
     @property
     def best_epoch(self) -> int | None: return self.best_row.get('epoch')
 
+    @property
+    def is_over(self) -> bool: return self.n_waited >= self.patience
+
     def before_fit(self, learn: Learner) -> None:
         self.watched.check(self.name, learn)
-        self.mode = self.watched.mode
-        if not learn.plan.has_begun: self._reset()      # else it resumes
-        elif self.is_over: learn.request('stop_epoch')
+        self.mode, self.why = self.watched.mode, ''
+        if not learn.plan.has_begun: self.load_state_dict(_FRESH)
+        elif learn.fitting.train is None: self._end(learn)      # it resumes between two epochs
 
     def after_valid(self, learn: Learner) -> None: self._judge(learn, learn.history.valid_rows[-1])
 
@@ -116,38 +115,38 @@ class EarlyStopping(Hook):
             raise ValueError(f'{self.name} monitors {self.monitor!r}, but the columns are {", ".join(row)}')
         self._judge(learn, row)     # a column that only epochs have; others no longer change anything
         self.n_waited += 1
-        self.is_over = self.n_waited >= self.patience
-        if not self.is_over: return
-        if learn.plan.is_ahead(learn.state): self.why = self._sentence(learn, row)
-        learn.request('stop_epoch')
-
-    def _sentence(self, learn, row):
-        "Say that and why the fit stops after an epoch, and which weights the model will have"
-        since, best = (o and learn.history.place(o) for o in (self.since, self.best_row))
-        end, more = learn.plan.end_epoch, f' by more than {self.min_delta:g}' if self.min_delta else ''
-        what = f'has not improved{more} since {since} (patience {self.patience})' if since else 'has not been finite'
-        weights = 'these are its weights' if best == since else f'these are the weights of {best}'
-        if self.weights is None: weights = 'the model keeps its last weights'
-        when = f'{row["epoch"]} of {end}' if end else row['epoch']
-        return f'stopped early after epoch {when}: {self.monitor} {what}; {weights}'
+        self._end(learn)
 
     def _judge(self, learn, row):
         "Judge a validation or an epoch, and keep its weights if it is the best"
         if self.monitor not in row: return
         now, best = (self.watched.rating(o) or (math.inf, math.inf) for o in (row, self.best_row))
         is_better = now[0] < best[0] - self.min_delta
-        if is_better:
-            self.since = {k: row[k] for k in ('epoch', 'batch') if k in row}
-            self.n_waited = -1      # the open epoch counts as soon as it ends
+        if is_better: self.since, self.n_waited = row, -1       # the open epoch counts as soon as it ends
         if is_better or now[0] == best[0] and now < best:       # a tie goes to the lower loss: no improvement
             self.best_row = dict(row)
             if self.restore_best: self.weights = weights_of(learn)
 
+    def _end(self, learn):
+        "Between two epochs, end the fit if it has not improved for long enough; if this is early, say why"
+        if not self.is_over: return
+        learn.request('stop_epoch')
+        plan, state = learn.plan, learn.state
+        if not plan.is_ahead(state): return
+        since, best = (o and learn.history.place(o) for o in (self.since, self.best_row))
+        what, weights = 'has not been finite', 'the model keeps its last weights'
+        of = f' of {plan.end_epoch}' if plan.end_epoch else ''
+        more = f' by more than {self.min_delta:g}' if self.min_delta else ''
+        if since: what = f'has not improved{more} since {since} (patience {self.patience})'
+        if best and self.restore_best:
+            weights = 'these are its weights' if best == since else f'these are the weights of {best}'
+        self.why = f'stopped early after epoch {state.epoch - 1}{of}: {self.monitor} {what}; {weights}'
+
     def after_fit(self, learn: Learner) -> None:
         # a fit that was stopped between two batches may be resumed
-        if learn.fitting.rng_states is not None or not learn.plan.has_begun: return
+        if learn.fitting.rng_states or not learn.plan.has_begun: return
         said = self.why
-        if self.weights is not None:
+        if self.weights:
             load_weights(learn, self.weights)
             self.weights, learn.history.latest.kept = None, self.best_row
             said = said or (f'{self.monitor} was best in {learn.history.place(self.best_row)} '
@@ -160,11 +159,12 @@ def best_keeper(
     keep_best: bool | str,  # as for `fit`
 ) -> list[Hook]:            # with another one, if it takes one
     "Return the hooks of `fit(keep_best=...)`"
-    there = next((h for h in hooks if isinstance(h, EarlyStopping)), None)
-    if not there: return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
-    if there.restore_best and keep_best in (True, there.monitor): return hooks
-    raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={there.monitor!r}, '
-                     f'restore_best={there.restore_best}) disagree on the weights to keep: leave keep_best out')
+    for h in hooks:
+        if isinstance(h, EarlyStopping):
+            if h.restore_best and keep_best in (True, h.monitor): return hooks
+            raise ValueError(f'keep_best={keep_best!r} and EarlyStopping(monitor={h.monitor!r}, restore_best='
+                             f'{h.restore_best}) disagree on the weights to keep: leave keep_best out')
+    return [*hooks, EarlyStopping(None, monitor='valid_loss' if keep_best is True else keep_best)]
 
 # %% ../../nbs/save/04_watch.ipynb #e757f38b
 _RECENT = 5     # values that a spike is far above, too
@@ -237,15 +237,14 @@ class SpikeGuard(Hook):
         # those that were noted do not come again
         if place in [(o['epoch'], o['batch_idx']) for o in self._spikes(learn)]: raise CancelStep
 
-    def after_loss(self, learn: Learner) -> None:
-        if not learn.training: return
+    def after_loss(self, learn: Learner) -> None:       # in validation, too, until the next training batch begins
         name = 'loss' if learn.phase.generator is None else f'loss_{learn.phase.opt_names[0]}'
         self.now[name] = kept(learn.loss)
 
     def do_opt_step(self, learn: Learner, nxt: Callable) -> bool:
         if learn.state.grad_accum_steps == 1 and not learn.closes:
             name, clip = learn.opt_name, learn.provider('clipping')
-            if clip is not None and clip.bounds_norm(name): norm = clip.norms[name]     # before clipping
+            if clip and clip.bounds_norm(name): norm = clip.norms[name]     # before clipping
             else: norm = learn.world.whole(total_norm(gradients(learn.opt)))
             self.now[f'grad_norm_{name}' if name else 'grad_norm'] = kept(norm)
         return nxt()
@@ -258,10 +257,10 @@ class SpikeGuard(Hook):
                    'indices': phase.pass_.indices, 'action': self.action}
             share = phase.n/phase.total     # of this rank; without samples it has no values, but 0 where they would be
             self.waiting.append([row, {k: o*share if share else 0*(o == o) for k, o in self.now.items()}])
-        is_due = len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due
         is_last = state.batch_idx == learn.n_batches or not phase.pass_.is_sized and phase.pass_.at_end
         # a request may save the state; all ranks have some, or none
-        if is_due or learn.requests or is_last: self._look(learn)
+        if is_last or learn.requests or len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due:
+            self._look(learn)
 
     def _look(self, learn):
         "Read the values since the last look, in one transfer, and judge them in order"
@@ -278,16 +277,13 @@ class SpikeGuard(Hook):
                 is_finite = math.isfinite(value)
                 if value > limit or not is_finite: row = {'why': name, 'limit': limit, **row}   # the first one stays
                 if is_finite: self.past[name] = [*past, value][-self.window:]
-            if 'why' in row: self._found(learn, row)
-            self.is_high = 'why' in row
+            was_high, self.is_high = self.is_high, 'why' in row
+            if not self.is_high: continue
+            if row['indices'] is not None:
+                row['indices'] = [*map(int, chain(*learn.world.all_gather(row['indices'])))]
+            if self.action == 'skip': raise GoBack(lambda learn: self._go_back(learn, row))
+            if not was_high: learn.history.spikes.append(row)       # the first of a series
         self.before_epoch(learn)
-
-    def _found(self, learn, row):
-        "Note a spike, or go back to before it"
-        if row['indices'] is not None:
-            row['indices'] = [*map(int, chain(*learn.world.all_gather(row['indices'])))]
-        if self.action == 'skip': raise GoBack(lambda learn: self._go_back(learn, row))
-        if not self.is_high: learn.history.spikes.append(row)       # one of a series
 
     def _keep(self, learn):
         "Between two batches, copy the state on the device"
@@ -297,8 +293,7 @@ class SpikeGuard(Hook):
 
     def _spikes(self, learn):
         "Return the spikes of this fit"
-        plan = learn.plan
-        return [o for o in learn.history.spikes if plan.has_begun and o['batch'] > plan.first_batch]
+        return [o for o in learn.history.spikes if learn.plan.has_begun and o['batch'] > learn.plan.first_batch]
 
     def _go_back(self, learn, row):
         "Restore the copy, in whose history a batch is left out"
