@@ -35,6 +35,7 @@ def _as_array(t):
 
 def _sent(values):
     "Return an array of numbers; or a tensor on its way to the host, and the event after which it is there"
+    if not any(issubclass(o, Tensor) for o in {*map(type, values)}): return array('d', values), None
     t = stack_scalars(values)
     if not t.is_cuda: return _as_array(t), None
     res = torch.empty(len(t), dtype=torch.float64, pin_memory=True).copy_(t, non_blocking=True)

@@ -56,7 +56,7 @@ def unpack(batch: object, loss_fn: Callable | None) -> tuple:
 # %% ../../nbs/loop/03_steps.ipynb #ed8ff028
 def stack_scalars(values: Sequence[Tensor | float]) -> Tensor:
     "Pack 0-d tensors and numbers into a 1-d tensor on their `common_device`, without reading them"
-    if not any(isinstance(o, Tensor) for o in values): return torch.tensor([*map(float, values)], dtype=torch.float64)
+    if set(map(type, values)) <= {float, int}: return torch.tensor(values, dtype=torch.float64)
     try: return torch.stack(values).reshape(len(values))
     except (TypeError, RuntimeError):
         device = common_device(values)
