@@ -143,31 +143,26 @@ class Columns:
         self.values[name] = self.fetch(name, first, start)[:start - first] + array('d', values)
         self.n_revised += 1
 
-    def pass_of(self, name: str) -> tuple[array, array]:
+    def pass_of(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         "Return the values of the open pass in a column, and their weights"
-        return tuple(self.fetch(o, self.start, self.n) for o in (name, _WEIGHT + name))
+        return tuple(np.asarray(self.fetch(o, self.start, self.n)) for o in (name, _WEIGHT + name))
 
     def totals(self, names: Iterable[str]) -> list[list[float]]:
         "Return [Σ weight·value, Σ weight] of columns over the open pass"
         res = []
         for v, w in map(self.pass_of, names):
-            if len(v) < 8:      # as NumPy adds so few, which takes it longer
-                are_fine, total, weight = all(o >= 0 for o in w), sum(a*b for a, b in zip(v, w) if b), sum(w)
-            else:
-                v, w = map(np.frombuffer, (v, w))
-                with np.errstate(all='ignore'): total = (v*w)[w > 0].sum()       # a value may be nan
-                are_fine, weight = (w >= 0).all(), w.sum()
-            if not are_fine: raise ValueError(
+            if not (w >= 0).all(): raise ValueError(
                 "a step returned an 'n' below 0, or nan: it is the weight of the loss, such as the number of "
                 'samples or mask.sum()')
-            res.append([float(total), float(weight)])
+            with np.errstate(all='ignore'): total = (v*w)[w > 0].sum()       # a value may be nan
+            res.append([float(total), float(w.sum())])
         return res
 
     def agree(self, world: World) -> None:
         "Replace the values with a mean that stay by those of the global batches of all ranks"
         mine = [o for o in self.names_with_mean() if o not in self.of_pass]
         for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            v, w = map(torch.tensor, map(np.array, self.pass_of(name)))
+            v, w = map(torch.tensor, self.pass_of(name))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())

@@ -6,7 +6,7 @@
 __all__ = ['TrainingInterrupted', 'Interrupts', 'Phase', 'Training', 'Validation', 'Stop', 'misplaced', 'Fit']
 
 # %% ../../nbs/loop/11_fit.ipynb #fc6da8c1
-import math, os, re, signal, threading
+import math, os, signal, threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -58,7 +58,7 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type | None, *args: object) -> None:
-        if self.takes: signal.signal(signal.SIGINT, signal.SIG_DFL if self.old is None else self.old)
+        if self.takes: signal.signal(signal.SIGINT, self.old or signal.SIG_DFL)
         if self.n > self.n_asked == 0 and kind is None: raise KeyboardInterrupt
 
     def _handle(self, *args):
@@ -125,12 +125,6 @@ class Phase:
         self.generator = None       # of a step that yields losses
         self.opt_names = ()         # optimizers that step after the loss
 
-    def release(self) -> None:
-        "Drop what belongs to the learner; the pass and its values stay"
-        self.clear()
-        self.learn = self.model = self.loss_fn = self.below = self.default = None
-        self.do, self.recorded = {}, {}
-
     # opened and closed
 
     @contextmanager
@@ -139,7 +133,7 @@ class Phase:
         self.learn, self.below, learn.phase = learn, learn.phase, self
         found, in_eval = {}, self.in_eval
         try:
-            calls, self.model, self.loss_fn = learn.calls, learn.own_model, learn.own_loss_fn
+            calls, self.model, self.loss_fn = learn.calls, learn.own_model, learn.loss_fn
             self.at, self.default = calls.at, DefaultResult(self.loss_fn)
             self.do = {name: calls.wrap(name, getattr(learn, name), learn) for name in STEPS}
             self.do['step'], is_own = learn.step_of(self.training)
@@ -159,7 +153,9 @@ class Phase:
             learn.phase, self.in_eval = self.below, _in_eval(found)
             set_modes(found)
             set_opt_modes(learn.opts.values(), learn.training)
-            self.release()
+            self.clear()
+            self.learn = self.model = self.loss_fn = self.below = self.default = None
+            self.do, self.recorded = {}, {}
 
     def place(self) -> str:
         "Say in words where it is"
@@ -193,7 +189,8 @@ class Phase:
             except (MemoryError, RuntimeError) as e:
                 if is_oom(e): self.make_room(e)
                 raise
-            self.count()
+            self.pass_.done()
+            if self.training: learn.state.increment_batch(self.total, self.stepped)
             for f in at['after_step']: f(learn)
             self.clear()
             if learn.requests or learn.state.optimizer_step >= self.next_due: return False
@@ -250,6 +247,10 @@ class Phase:
                 if self.learn.world.size == 1: self.total += more
                 else: self.more += more     # told to the others as the pass ends
         self.weight = self.total_weight = loss_weight(self.result, self.n)
+        if self.training or self.loss is None: return
+        if not isinstance(self.loss, Tensor) and is_number(self.loss):      # no backward starts from it
+            self.loss = torch.tensor(float(self.loss), device=self.learn.device)
+        check_loss(self.loss, training=False)
 
     def check_any(self, name: str) -> None:
         "Raise ValueError if the loader of a name yielded no batch"
@@ -266,14 +267,14 @@ class Phase:
                       not self.is_padding, self.batch if self.is_default and isinstance(self.batch, Mapping) else ())
         self.recorded = {}
 
-    def count(self) -> None:
-        "Count a finished batch"
-        self.pass_.done()
-
     def drop(self) -> None:
-        "Forget a batch that was cancelled"
+        "Forget a batch that was cancelled, and its gradients"
+        learn = self.learn
+        for name in learn.opts if self.training else ():
+            learn.opt_name = name
+            self.do['do_zero_grad']()
         self.recorded, self.n, self.total = {}, 0, 0
-        self.learn.cancel('step')
+        learn.cancel('step')
 
     def make_room(self, e: BaseException) -> None:
         "Release a batch that ran out of memory, and note in the error what was in use and what helps"
@@ -316,8 +317,8 @@ class Phase:
 
 def _note_place(learn, e, place, batch=None):
     "Note in an error what to do, and where and with which batch training failed, unless that has happened"
-    is_noted = any(re.match('raised (after|before|in epoch|in a dry)', o) for o in getattr(e, '__notes__', ()))
-    if is_noted or isinstance(e, Cancel): return
+    if isinstance(e, Cancel) or hasattr(e, 'has_place'): return
+    e.has_place = True
     learn.explain(e)
     e.add_note(f'raised {place}' + ('' if batch is None else f'; batch: {described(batch)}'))
 
@@ -393,29 +394,9 @@ class Training(Phase):
             return total/weight.clamp(min=1e-20)    # optimizers compare losses: ranks must agree
         finally: learn.phase = self
 
-    def count(self) -> None:
-        "Count a finished batch"
-        self.pass_.done()
-        self.learn.state.increment_batch(self.total, self.stepped)
-
-    def drop(self) -> None:
-        "Forget a batch that was cancelled, and its gradients"
-        learn = self.learn
-        for name in learn.opts:
-            learn.opt_name = name
-            self.do['do_zero_grad']()
-        super().drop()
-
 # %% ../../nbs/loop/11_fit.ipynb #fc721368
 class Validation(Phase):
     "A pass over validation data, or a prediction"
-    def receive(self) -> None:
-        "The same for a loss that may be a number, as no backward starts from it"
-        super().receive()
-        if self.loss is None: return
-        if not isinstance(self.loss, Tensor) and is_number(self.loss):
-            self.loss = torch.tensor(float(self.loss), device=self.learn.device)
-        check_loss(self.loss, training=False)
 
 # %% ../../nbs/loop/11_fit.ipynb #4148b4d4
 class Stop(CancelFit):

@@ -46,9 +46,7 @@ from .world import World
 # %% ../../nbs/loop/14_learner.ipynb #e9edde74
 def _of_phase(name, doc):
     "Make a property that reads and sets an attribute of the innermost phase"
-    def get(learn): return getattr(learn.phase, name)
-    def put(learn, value): setattr(learn.phase, name, value)
-    return property(get, put, doc=doc)
+    return property(lambda o: getattr(o.phase, name), lambda o, value: setattr(o.phase, name, value), doc=doc)
 
 
 class Learner:
@@ -104,9 +102,12 @@ class Learner:
             check_model(model, loss_fn)
             if seed is not None: check_seed(seed)
             self.phase = Phase()                # the innermost one; this one runs nothing
-            self.own_model, self.own_loss_fn = model, loss_fn
+            self.own_model, self.loss_fn = model, loss_fn
             self.bs, self.seed, self.config = bs, seed, config
-            self.device = _place(model, loss_fn, device)
+            self.device = default_device(model) if device is None else torch.empty(0, device=device).device
+            # a model on several devices stays there
+            if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(self.device)
+            if isinstance(loss_fn, nn.Module): loss_fn.to(self.device)
             if valid_dl is None and all(hasattr(train_dl, o) for o in ('train', 'valid', 'inputs', 'state_dict')):
                 state = {type(train_dl).__name__: train_dl, **named_objects(state)}      # a `Table`, `Images`, `Texts`
                 train_dl, valid_dl = train_dl.train, train_dl.valid
@@ -349,9 +350,6 @@ class Learner:
             self.check_thread()
             dl = self.loader_for(self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
-            if self.batch is not None and not self.training: raise RuntimeError(
-                'learn.validate was called in a batch of validation, where its own batches would '
-                'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
             phase = Validation.over(self, dl)
             with self._apart(phase):
@@ -408,7 +406,7 @@ class Learner:
                     sizes = {*sample_counts(phase.batch), int(phase.result.get('n', phase.n))}
                     preds.add(phase.pred, sizes)
                     if with_targs: targs.add(phase.result.get('targ'), sizes)
-                    phase.count()
+                    phase.pass_.done()
                     phase.clear()
             phase.check_any('the loader')
             return (preds.result(), targs.result()) if with_targs else preds.result()
@@ -471,17 +469,6 @@ class Learner:
         self.own_model = model
 
     @property
-    def loss_fn(self) -> Callable | None:
-        "The loss function, or None"
-        return self.own_loss_fn
-
-    @loss_fn.setter
-    def loss_fn(self, loss_fn: Callable | None) -> None:
-        if self.phase.below is not None: raise RuntimeError(
-            'learn.loss_fn cannot be set while a pass is open: set it in after_epoch')
-        self.own_loss_fn = loss_fn
-
-    @property
     def opts(self) -> dict:   # name → optimizer; the name of a single one is ''
         "The optimizers; between two fits, assign whatever `optim` takes. New optimizers keep their own rates"
         return self._opts
@@ -490,7 +477,7 @@ class Learner:
     def opts(self, optim: object) -> None:
         if self.is_fitting: raise RuntimeError(
             'an optimizer cannot be replaced in a fit: set learn.opt or learn.opts between two fits')
-        self._set_opts(make_optimizers(self.own_model, optim, loss_fn=self.own_loss_fn))
+        self._set_opts(make_optimizers(self.own_model, optim, loss_fn=self.loss_fn))
         if self.stopped is not None and self.stopped.train is not None: self.stopped = None     # it was of the old one
 
     @property
@@ -524,7 +511,7 @@ class Learner:
 
     def loader_for(self, data: object, shuffle: bool = False, tell: bool = False) -> Any:
         "Make a loader of what was passed as one"
-        if self.own_loss_fn is not None and not self.is_own('train_step') and is_samples(data):
+        if self.loss_fn is not None and not self.is_own('train_step') and is_samples(data):
             data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
         like = vars(self).get('train_dl')
         dl = as_loader(data, self.bs, shuffle, self.device, float_dtype(self.own_model), like)
@@ -545,7 +532,7 @@ class Learner:
         if self.is_fitting: raise RuntimeError('this learner is in a fit already')
         if self.train_dl is None: raise ValueError(
             'there is no train_dl: pass one to Learner, or set learn.train_dl')
-        check_model(self.own_model, self.own_loss_fn)
+        check_model(self.own_model, self.loss_fn)
         for name in 'train_dl', 'valid_dl':     # either may have been assigned since
             dl = self.loader_for(getattr(self, name), name == 'train_dl')
             setattr(self, name, dl)
@@ -712,6 +699,8 @@ class Learner:
             f'override it in a subclass of Learner, def {name}(self, ...)')
         if name in ('lr', 'epochs') and type(self).__module__.startswith('trainer_nb.'): raise AttributeError(
             f'learn.{name} would have no effect{name_here(name)}')
+        if name == 'loss_fn' and self.phase.below is not None: raise RuntimeError(
+            'learn.loss_fn cannot be set while a pass is open: set it in after_epoch')
         object.__setattr__(self, name, value)
 
     if not TYPE_CHECKING:       # to a type checker, such a class has every attribute
@@ -726,13 +715,6 @@ class Learner:
         opts = ', '.join(type(o).__name__ for o in self._opts.values()) or 'no optimizer'
         return (f'Learner({" with ".join(type(o).__name__ for o in parts)}, {n} parameters on {self.device}, {opts}, '
                 f'{self.state.epoch} epochs done)')
-
-def _place(model, loss_fn, device):
-    "Move the modules to `device` or the default one; a model on several devices stays there"
-    chosen = default_device(model) if device is None else torch.empty(0, device=device).device
-    if device is not None or len({p.device for p in model.parameters()}) <= 1: model.to(chosen)
-    if isinstance(loss_fn, nn.Module): loss_fn.to(chosen)
-    return chosen
 
 # %% ../../nbs/loop/14_learner.ipynb #49b99e56
 def class_names(learn: Learner, dl: object = None) -> Sequence | Mapping | None:

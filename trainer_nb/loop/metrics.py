@@ -195,7 +195,7 @@ def check_monitored(who: str, monitor: str, learn: Any) -> None:
         f'{who} monitors {monitor!r}, but there is no valid_dl: pass one, or monitor="train_loss"')
     known = ['_'.join(o) for o in product(('train', 'valid'), column_names(sets_of(learn.valid_dl), learn.metrics))]
     is_open = (any(map(is_custom, learn.hooks)) or any(m.f is not accuracy for m in learn.metrics)
-               or learn.own_loss_fn is None or any(map(learn.is_own, ('train_step', 'eval_step'))))
+               or learn.loss_fn is None or any(map(learn.is_own, ('train_step', 'eval_step'))))
     if monitor in known or is_open and monitor.startswith(('train_', 'valid_')): return
     raise ValueError(f'{who} monitors {monitor!r}: expected a column such as {", ".join(known)}.'
                      f'{did_you_mean(monitor, known)}')

@@ -98,11 +98,11 @@ def _modules(*parts): return [o for o in parts if isinstance(o, nn.Module)]
 
 def trained(learn: Any) -> list[nn.Module]:
     "Return the modules that a fit trains: the model, and the loss function if it is a module"
-    return _modules(learn.own_model, learn.own_loss_fn)
+    return _modules(learn.own_model, learn.loss_fn)
 
 def trains_loss(learn: Any) -> bool:
     "Return whether the loss function has parameters that train"
-    return any(p.requires_grad for o in _modules(learn.own_loss_fn) for p in o.parameters())
+    return any(p.requires_grad for o in _modules(learn.loss_fn) for p in o.parameters())
 
 def unwrapped(module: nn.Module) -> nn.Module:
     "Return the module that torch.compile, DataParallel or DistributedDataParallel has wrapped, or the module itself"
@@ -112,7 +112,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def owners(learn: Any, model: nn.Module) -> dict[str, nn.Module]:
     "Return the modules whose state is kept: the model, or one in its place, and the loss function, without wrappers"
-    return dict(zip(('model', 'loss_fn'), map(unwrapped, [model, *_modules(learn.own_loss_fn)])))
+    return dict(zip(('model', 'loss_fn'), map(unwrapped, [model, *_modules(learn.loss_fn)])))
 
 def named_parts(learn: Any) -> dict[str, nn.Module]:
     "Return all modules inside the `owners`, by name"
@@ -155,9 +155,6 @@ class ParamGroups:
         decay_norms: bool = True,       # False: no weight decay for biases and the weights of norms
         **options: Any,                 # other arguments of the optimizer: `weight_decay=.05`
     ):
-        if lr is not None and not (lr and isinstance(lr, Mapping) and all(isinstance(o, str) for o in lr)):
-            raise TypeError(f'lr is {lr!r}: expected a dict of patterns of parameter names to rates, '
-                            "such as {'body': 1e-4, '*': 1e-3}")
         self.lr, self.decay_norms, self.options = lr or {}, decay_norms, options
         self.optim = torch.optim.AdamW if optim is None else optim
         for pattern, o in self.lr.items(): as_rate(f'the learning rate of {pattern!r}', o)
@@ -237,10 +234,7 @@ def _make(name, optim, lr, model, loss_fn):
 
 # %% ../../nbs/loop/09_optim.ipynb #7057d2ed
 def check_optimizers(opts: Mapping[str, Optimizer], *modules: nn.Module) -> None:
-    "Refuse optimizers with parameters of another model, or whose rates would share a column"
-    names = lr_names(opts)
-    if len({*names}) < len(names): raise ValueError(
-        f'two learning rates would share a column of {names}: rename an optimizer or a param group')
+    "Refuse optimizers with parameters of another model"
     known = set(nn.ModuleList(modules).parameters())
     for name, opt in opts.items():
         params = parameters(opt)

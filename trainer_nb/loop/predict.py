@@ -19,8 +19,7 @@ from .mistakes import float_dtype
 # %% ../../nbs/loop/12_predict.ipynb #eeb36116
 def as_inputs(x: object, dtype: torch.dtype | None) -> Any:
     "Make tensors of the arrays in a nesting; those of float64 get `dtype`, unless that is None"
-    if isinstance(x, Mapping): return {k: as_inputs(v, dtype) for k, v in x.items()}
-    if type(x) in (list, tuple): return type(x)(as_inputs(o, dtype) for o in x)
+    if opened := open_nesting(x): return opened[1]([as_inputs(o, dtype) for o in opened[0]])
     if isinstance(x, Tensor) or not hasattr(x, '__array__'): return x
     res = torch.as_tensor(x)
     return res.to(dtype) if res.dtype == torch.float64 and dtype is not None else res
@@ -46,7 +45,7 @@ def predict_loader(learn: Any, data: tuple) -> tuple:
         if prepare is not None and not has_own: return map(prepare, rows), 'inputs'
         if is_listed or has_own: return zip(rows), 'bare'
     if isinstance(x, Mapping):       # copied, as a step may write to it in place
-        return [map_tensors(Tensor.clone, as_inputs(x, dtype) if type(x) is dict else x)], ''
+        return [map_tensors(Tensor.clone, as_inputs(x, dtype))], ''
     is_bare = hasattr(x, '__array__')
     return learn.loader_for((x,) if is_bare else x), 'bare' if is_bare else ''
 

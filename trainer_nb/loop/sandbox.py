@@ -43,7 +43,7 @@ def _snapshot_of(learn, has_loaders=True):
     """
     dls = (learn.train_dl, learn.valid_dl) if has_loaders else ()
     steps = (f.__self__ if isinstance(f, MethodType) else f
-             for f in (learn.train_step, learn.eval_step, learn.own_loss_fn))
+             for f in (learn.train_step, learn.eval_step, learn.loss_fn))
     hooks = (h for h in learn.hooks if not _is_library(type(h)))
     places = _attributes_of([*_optimizers(learn), learn, *get_modes(*trained(learn)), *steps, *hooks])
     for m in get_modes(*trained(learn)): places += [o for k, o in vars(m).items() if k in OWN and isinstance(o, dict)]
@@ -109,7 +109,11 @@ class DryRun:
         phase = self.phase
         with self.interrupts.open():
             while True:
-                if is_new := phase.pass_ is None: self._open_pass()
+                if is_new := phase.pass_ is None:
+                    phase.pass_, self.n_passes = Pass(self.learn.train_dl), self.n_passes + 1
+                    if self.n_passes == 1:      # one long epoch: a window stays open
+                        self.learn.state.reset_epoch()
+                        self.learn.calls.fire('before_epoch', self.learn)
                 phase.latest = None, 0
                 try:
                     for batch in phase.pass_:
@@ -122,12 +126,6 @@ class DryRun:
                     return phase.latest
                 if is_new: raise ValueError('train_dl yielded no batch: is it empty?')
                 phase.pass_ = None
-
-    def _open_pass(self):
-        self.phase.pass_, self.n_passes = Pass(self.learn.train_dl), self.n_passes + 1
-        if self.n_passes > 1: return          # one long epoch: a window stays open
-        self.learn.state.reset_epoch()
-        self.learn.calls.fire('before_epoch', self.learn)
 
     @property
     def is_over(self) -> bool:

@@ -62,7 +62,7 @@ def _without_data(learn, model):
              if isinstance(o, Prepared)}
     Learner.__init__(res, nn.Identity(), metrics=learn.metrics, state=state, bs=learn.bs, seed=learn.seed,
                      config=learn.config, device='cpu', display=False)      # as it will be loaded
-    res.own_model, res.own_loss_fn = model, learn.own_loss_fn
+    res.own_model, res.loss_fn = model, learn.loss_fn
     return res
 
 def export(
