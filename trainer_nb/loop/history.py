@@ -69,6 +69,7 @@ class Latest:
     ended: str | None = None    # where and how it ended, if not as asked for: 'stopped in epoch 2 …'; None: unknown
     kept: dict | None = None    # row of the epoch or validation whose weights were restored at its end
     monitor: tuple = ('valid_loss', 'min')    # column that decides on the best epoch, and what is better
+    early: str = ''             # why a hook ended it before its last epoch: 'stopped early after epoch 8 of 50: …'
     cause: str = ''             # samples of train_dl that made its loss nan: 'the inputs of train_dl hold nan …'
 
 # %% ../../nbs/loop/07_history.ipynb #18ae9dc6
@@ -224,8 +225,9 @@ class History(Shown):
         trouble = self.trouble
         res = f'{n} epoch{"" if n == 1 else "s"}' if n else f'{self.n_steps} batches'
         if n < (latest.n_epochs or 0): res = f'{n} of {latest.n_epochs} epochs, as asked'
-        res = f'{res}, but {trouble}' if trouble else f'done: {res}'
+        res = f'{res}, but {trouble}' if trouble else f'done: {latest.early or res}'
         row, best = latest.kept, self.marked()
+        if latest.early and not trouble: return res
         if row is None:
             if trouble or best is None: return res
             row = self.epoch_rows[best]

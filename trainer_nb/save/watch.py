@@ -151,7 +151,9 @@ class EarlyStopping(Hook):
             self.weights, learn.history.latest.kept = None, self.best_row
             said = said or (f'{self.monitor} was best in {learn.history.place(self.best_row)} '
                             f'({format_value(self.best_row[self.monitor])}); these weights are restored')
-        if said and learn.is_main: print(f'{self.name}: {said}')
+        learn.history.latest.early = self.why
+        is_shown = self.why and learn.provider('display')       # by how it says that the fit has ended
+        if said and learn.is_main and not is_shown: print(f'{self.name}: {said}')
 
 # %% ../../nbs/save/04_watch.ipynb #bb8dfca9
 def best_keeper(
