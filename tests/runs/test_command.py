@@ -57,6 +57,7 @@ def test_tail(tmp_path, capsys):
     assert main(['tail', str(folder.path), '-n', '3']) == 0
     assert capsys.readouterr().out == 'long\nlast\\x1b[2J\npart\n'
     assert [o['epoch'] for o in said(capsys, 'tail', folder.path, '-n', '2')[1]] == [3, 4]
+    assert not said(capsys, 'tail', folder.path, '-n', '0')[1]
     def later():
         append(folder, '{"kind": "epoch", "batch": 300, "epoch": 5}')
         with open(folder.path/'output.txt', 'a') as f: f.write(' and more\nend')
@@ -80,6 +81,12 @@ def test_no_run(command, tmp_path, capsys):
     assert main([command, str(tmp_path/'a')]) == 2 and not any(tmp_path.iterdir())
     out, err = capsys.readouterr()
     assert not out and f'no run in {tmp_path}' in err
+
+def test_a_column_that_is_none(tmp_path, capsys):
+    make_run(tmp_path/'a', made(1), 'done')
+    assert main(['runs', str(tmp_path), '--sort', 'nope']) == 2
+    out, err = capsys.readouterr()
+    assert not out and "'nope' is not a column" in err
 
 def test_no_request_goes_through_a_link(tmp_path, capsys):
     folder = make_run(tmp_path/'a', made(1), 'running')

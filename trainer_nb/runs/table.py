@@ -151,7 +151,7 @@ def facts(run: Run) -> dict:
         'recent': h.recent(),       # mean training losses of the latest 20 batches
         'last_epoch': h.epoch_rows[-1] if len(h) > first else None,
         'best_epoch': None if best is None else h.epoch_rows[best],     # by valid_loss
-        'created': created_at(run.folder),      # seconds since 1970; 0: not known
+        'created': created_at(run.folder) or None,      # seconds since 1970
         'settings': flat(info.get('settings'), most=200),
         'error': None if (error := run.error) is None else error[-4000:],
     }
@@ -189,9 +189,9 @@ def _tail(run, o):
             if o.follow and not is_over: data = data[:data.rfind(b'\n') + 1]
             lines = [printable(line) for line in data.decode(errors='replace').splitlines()]
         at += len(lines) if o.json else len(data)
-        for line in lines[-n:]: print(line, flush=True)
+        for line in lines[max(len(lines) - n, 0):]: print(line, flush=True)
         if is_over or not o.follow: return 0
-        n = 0       # all that is new
+        n = inf     # all that is new
         sleep(.2)
 
 # %% ../../nbs/runs/09_table.ipynb #7c07733f
@@ -263,7 +263,10 @@ def main(
     "The command `python -m trainer_nb`"
     o = _parser().parse_args(args)
     if o.command == 'runs':
-        table = runs(o.folder, o.sort)
+        try: table = runs(o.folder, o.sort)
+        except ValueError as e:
+            print(e, file=sys.stderr)
+            return 2
         print(as_json([facts(run) for run in table]) if o.json else table)
         return 0
     if (o.command, o.folder) == ('run', '-'):   # a fork for each line of the input, see `warm_starts`
