@@ -441,7 +441,7 @@ SILENT = {'flat': '1 %', 'falls': 'larger end', 'diverges': 'points'}       # an
 def curve_of(o, **kwargs):
     curve = LRCurve(o['start'], o['end'], o['n_steps'], tuple(RULES), losses=o['losses'], outcome=o['outcome'],
                     **kwargs)
-    curve.lrs = [curve.lr_at(i) for i in range(len(curve.losses))]
+    curve.lrs = np.geomspace(o['start'], o['end'], o['n_steps']).tolist()[:len(curve.losses)]
     return curve
 
 def test_suggestions_are_fastais():

@@ -157,7 +157,10 @@ class Controls(Onlooker):
         what = {'stop': 'stopped', 'interrupt': 'interrupted'}.get(
             learn.cancelled, panel and panel.buttons['Stop after epoch'].disabled and 'stopped')
         self._say(learn, f'{what} at batch {learn.history.n_steps}' if what else self.said)
-        if panel: self.attempt(lambda learn: panel.close(), learn)
+        if panel: self._remove(learn, panel)
+
+    @harmless
+    def _remove(self, learn, panel): panel.close()
 
     @harmless
     def _say(self, learn, text, label='', **change):

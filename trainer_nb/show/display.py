@@ -11,7 +11,7 @@ import logging, math, sys, warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import wraps
 from html import escape
 from inspect import signature
 from operator import length_hint
@@ -355,19 +355,16 @@ class Onlooker(MainProcessHook):
 
     def close(self, learn: Learner) -> None: pass       # after an error
 
-    def attempt(self, f: Callable, learn: Learner, *args: Any, **kwargs: Any) -> None:
-        "Call `f`, if it is open; training continues after an error"
+def harmless(f: Callable) -> Callable:
+    "Let an `Onlooker` call a method only while it is open; training continues after an error"
+    @wraps(f)
+    def wrapped(self, learn, *args, **kwargs):
         if not self.is_open: return
-        try: f(learn, *args, **kwargs)
+        try: f(self, learn, *args, **kwargs)
         except Exception as e:
             self.is_open, self.error = False, e
-            warnings.warn(f'{self.name} failed ({type(e).__name__}: {e}); training continues without it', stacklevel=3)
+            warnings.warn(f'{self.name} failed ({type(e).__name__}: {e}); training continues without it', stacklevel=2)
             with suppress(Exception): self.close(learn)
-
-def harmless(f: Callable) -> Callable:
-    "Let an `Onlooker` attempt a method"
-    @wraps(f)
-    def wrapped(self, *args, **kwargs): self.attempt(partial(f, self), *args, **kwargs)
     return wrapped
 
 # %% ../../nbs/show/02_display.ipynb #f86334bf

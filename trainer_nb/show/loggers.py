@@ -14,6 +14,7 @@ from io import StringIO
 from itertools import chain, count
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -22,18 +23,17 @@ from torch import nn
 
 from ..base import copied, needed, open_file, plain_config, replacing
 from ..loop import Learner
-from .display import Onlooker
+from .display import Onlooker, harmless
 
 # %% ../../nbs/show/05_loggers.ipynb #ba02fff6
-def _entries(h, done, n, wait):
-    "List what comes after `done`, up to batch `n`, in order: (kind, batches, values)"
-    n_steps, n_valid, n_epoch = done
-    columns = h.fetch(n, lambda name: n_steps, wait)
+def _entries(h, old, new, wait):
+    "List what is between two counts, as of `_up_to`, in order: (kind, batches, values)"
+    columns, (_, of_valids, of_epochs) = h.fetch(new[0], lambda name: old[0], wait), map(slice, old, new)
     steps = (('step', i, {'epoch': bisect_left(h.ends, i), **{k: v for k, v in zip(columns, row) if v == v}})
-             for i, row in enumerate(zip(*columns.values()), n_steps + 1))
-    valids = (('valid', row['batch'], row) for row in h.valid_rows[n_valid:])
-    epochs = (('epoch', *o) for o in zip(h.ends[n_epoch:], h.epoch_rows[n_epoch:]))
-    return sorted((o for o in chain(steps, valids, epochs) if o[1] <= n), key=itemgetter(1))
+             for i, row in enumerate(zip(*columns.values()), old[0] + 1))
+    valids = (('valid', row['batch'], row) for row in h.valid_rows[of_valids])
+    epochs = (('epoch', *o) for o in zip(h.ends[of_epochs], h.epoch_rows[of_epochs]))
+    return sorted(chain(steps, valids, epochs), key=itemgetter(1))
 
 def _up_to(h, n):
     "Count what a history has up to batch `n`: batches, validation passes, epochs"
@@ -65,21 +65,23 @@ class Logger(Onlooker):
         self.open(learn)
         self.is_open = True
 
+    @harmless
     def after_step(self, learn: Learner) -> None:
-        if learn.history.columns.n_arrived > self.done[0]: self.attempt(self.update, learn)
+        if learn.history.columns.n_arrived > self.done[0]: self.update(learn)
     after_epoch = after_step
 
+    @harmless
     def after_fit(self, learn: Learner) -> None:
-        self.attempt(self.update, learn, True)
-        self.attempt(self.close, learn)
+        self.update(learn, True)
+        self.close(learn)
 
     def update(self, learn: Learner, wait: bool = False) -> None:
         "Write what is new; `wait`: also the values that are still on a device"
         h = learn.history
-        n = h.n_steps if wait else max(self.done[0], h.columns.n_arrived)
-        for entry in _entries(h, self.done, n, wait): self.write(*entry)
+        done = _up_to(h, h.n_steps if wait else max(self.done[0], h.columns.n_arrived))
+        for entry in _entries(h, self.done, done, wait): self.write(*entry)
         self.flush()
-        self.done = _up_to(h, n)
+        self.done = done
 
 # %% ../../nbs/show/05_loggers.ipynb #74f65ba0
 def _ending(path, size):
@@ -92,7 +94,6 @@ def _ending(path, size):
 class _FileLogger(Logger):
     kept = 'done', 'size', 'ending'
     size = ending = 0       # complete bytes of the file, and the checksum of their end
-    file: Any = None
 
     def __init__(self,
         path: str|Path,  # file; its folder is created
@@ -123,8 +124,8 @@ class _FileLogger(Logger):
         self.ending = _ending(self.path, self.size)
 
     def close(self, learn: Learner) -> None:
-        if self.file is not None: self.file.close()
-        self.file = None
+        self.file.close()
+        del self.file       # it cannot be copied
 
 class JSONLLogger(_FileLogger):
     """Write JSON lines: `kind` ('step', 'valid', 'epoch'), `batch` (training batches so far), and values
@@ -144,9 +145,9 @@ class CSVLogger(_FileLogger):
         what: str = 'epochs',  # 'epochs', 'steps' or 'valids'
     ):
         super().__init__(path)
-        kinds = {'epochs': 'epoch', 'steps': 'step', 'valids': 'valid'}
-        if what not in kinds: raise ValueError(f'what is {what!r}: expected one of {", ".join(kinds)}')
-        self.kind, self.columns = kinds[what], []
+        if what not in ('epochs', 'steps', 'valids'):
+            raise ValueError(f"what is {what!r}: expected 'epochs', 'steps' or 'valids'")
+        self.kind = what[:-1]
 
     def open(self, learn: Learner) -> None:
         super().open(learn)
@@ -210,7 +211,7 @@ class TensorBoardLogger(Logger):
         graph: bool = False,    # whether to draw the model, as the first batch runs through it in evaluation mode
     ):
         self.folder, self.graph = Path(folder), graph
-        self.writer = self.seen = self.waiting = None       # seen: (model, args, kwargs) of its first call
+        self.seen = self.waiting = None     # seen: (model, args, kwargs) of its first call
 
     def open(self, learn: Learner) -> None:
         needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
@@ -254,7 +255,6 @@ class Tracker(Logger):
     "Base class of loggers for services: each fit starts a run, by `init` of a package"
     package = ''        # its name
     default: str|None = None    # name of the project, if none is given
-    service: Any = None
 
     def __init__(self,
         project: str|None = None,  # name of a project or an experiment
@@ -267,12 +267,9 @@ class Tracker(Logger):
         self.service = needed(self.package, self.name).init(project=self.project, **kwargs)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        if values := _wanted(kind, values, '_'): self.send(values, step)
+        if values := _wanted(kind, values, '_'): self.service.log(values, step=step)
 
-    def send(self, values: dict[str, Any], step: int) -> None: self.service.log(values, step=step)
-
-    def close(self, learn: Learner) -> None:
-        if self.service is not None: self.service.finish()
+    def close(self, learn: Learner) -> None: self.service.finish()
 
 class WandbLogger(Tracker):
     "Log to a Weights & Biases run; `mode='offline'` needs no account"
@@ -285,12 +282,10 @@ class TrackioLogger(Tracker):
 class MLflowLogger(Tracker):
     "Log to an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
     def open(self, learn: Learner) -> None:
-        kwargs, self.service = {**self.kwargs}, needed('mlflow', 'MLflowLogger')
-        if uri := kwargs.pop('tracking_uri', None): self.service.set_tracking_uri(uri)
-        if self.project: self.service.set_experiment(self.project)
-        self.service.start_run(**kwargs)
+        kwargs, mlflow = {**self.kwargs}, needed('mlflow', 'MLflowLogger')
+        if uri := kwargs.pop('tracking_uri', None): mlflow.set_tracking_uri(uri)
+        if self.project: mlflow.set_experiment(self.project)
+        mlflow.start_run(**kwargs)
+        self.service = SimpleNamespace(log=mlflow.log_metrics, finish=mlflow.end_run)
         config = [(re.sub(r'[^\w\-. :/]', '_', k), str(v)[:6000]) for k, v in flatten(learn.config).items()]
-        for i in range(0, len(config), 100): self.service.log_params(dict(config[i:i + 100]))
-
-    def send(self, values: dict[str, Any], step: int) -> None: self.service.log_metrics(values, step=step)
-    def close(self, learn: Learner) -> None: self.service.end_run()
+        for i in range(0, len(config), 100): mlflow.log_params(dict(config[i:i + 100]))

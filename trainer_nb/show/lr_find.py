@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import numpy as np
+
 from ..base import folded
 from trainer_nb.draw import (
-    COLORS, GREY, RAW, Chart, Line, Panel, Shown, current_cell, html_table, limits,
-    smooth, text_table
+    COLORS, GREY, RAW, Chart, Line, Panel, Shown, current_cell, limits, smooth
 )
 from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
 from .display import Budget, Notebook, Status, format_pace, front_end, open_screen
@@ -62,8 +63,6 @@ class LRCurve(Shown):
     losses: list = field(default_factory=list)  # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
     bold = 0              # the row of the suggestion
-
-    def lr_at(self, i: int) -> float: return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
 
     @property
     def smoothed(self) -> list[float]:
@@ -186,30 +185,30 @@ def _point(r, name):
         if r.is_over: break
     return None
 
-def _diverged(curve):
-    "Return the index at which the loss diverges; None if it does not"
+def _end_diverged(curve):
+    "End the curve at the index where the loss diverges, if it does"
     smoothed, best = curve.smoothed, math.inf
     for i, (raw, v) in enumerate(zip(curve.losses, smoothed)):
         # for losses that may be negative, compare with the fall so far
         most = 4*best if best > 0 else best + 3*max(-best, smoothed[0] - best)
-        if not math.isfinite(raw) or v > most: return i
+        if not math.isfinite(raw) or v > most:
+            curve.outcome, curve.losses = 'diverged', curve.losses[:i + 1]
+            break
         best = min(best, v)
-    return None
 
 def _search(learn, curve, screen, budget, name, stop_div):
     "Run the search and fill the curve"
-    new = []        # losses that are still on the device
+    rates, new = np.geomspace(curve.start, curve.end, curve.n_steps).tolist(), []   # new: losses on the device
     def fetch():
         if new: curve.losses += stack_scalars(new).tolist()
         new.clear()
-        n = _diverged(curve) if stop_div else None
-        if n is not None: curve.outcome, curve.losses[n:] = 'diverged', curve.losses[n:n + 1]
-        curve.lrs = [*map(curve.lr_at, range(len(curve.losses)))]
+        if stop_div: _end_diverged(curve)
+        curve.lrs = rates[:len(curve.losses)]
     with learn.dry_run() as r:
         if screen: _draw(curve, screen, budget)
         try:
-            for i in range(curve.n_steps):
-                set_lr({name: r.learn.opts[name]}, curve.lr_at(i))
+            for lr in rates:
+                set_lr({name: r.learn.opts[name]}, lr)
                 loss = _point(r, name)
                 if loss is not None: new.append(loss)
                 if r.is_over or loss is None: curve.outcome = 'stopped'
@@ -244,11 +243,10 @@ def lr_find(learn: Learner,
         if opt not in learn.opts: raise ValueError(f'opt is {opt!r}: expected one of {[*learn.opts]}')
         where = learn.display and learn.display.where
         screen = where and open_screen(front_end() if where is True else where)
-        curve, budget = LRCurve(float(start), float(end), n_steps, suggest), Budget()
+        curve, budget = LRCurve(start, end, n_steps, suggest), Budget()
         try: _search(learn, curve, screen, budget, opt, stop_div)
         finally:
             curve.shown_in = current_cell()
             if budget.n:        # else an error came first
-                table = html_table(rows, curve.bold) if (rows := curve.rows())[1:] else ''
-                screen.end(Status(curve.title()), curve.chart(), table, table and text_table(rows))
+                screen.end(Status(curve.title()), curve.chart(), curve.below(), repr(curve).partition('\n')[2])
     return curve
