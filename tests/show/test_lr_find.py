@@ -430,7 +430,7 @@ def test_one_of_two_optimizers():
     curve = learn.lr_find(1e-5, 1e-2, 10, opt='d')
     assert {lr for name, lr in seen if name == 'g'} == {.02} and [lr for name, lr in seen if name == 'd'] == curve.lrs
     with pytest.raises(ValueError, match="'d', 'g'"): learn.lr_find()
-    with pytest.raises(ValueError, match='no name'): make_learner().lr_find(opt='d')
+    with pytest.raises(ValueError, match=r"of \[''\]"): make_learner().lr_find(opt='d')
 
 # What is suggested
 

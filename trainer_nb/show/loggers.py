@@ -102,14 +102,15 @@ class _FileLogger(Logger):
         if self.path.is_dir(): raise IsADirectoryError(f'{path} is a folder: expected a file')
 
     def open(self, learn: Learner) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        is_there = self.path.exists() and self.path.stat().st_size
-        if not (is_there and self.size and self.done[0] and _ending(self.path, self.size) == self.ending):
+        path = self.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_there = path.exists() and path.stat().st_size
+        if not (is_there and self.size and self.done[0] and _ending(path, self.size) == self.ending):
             self.size, self.done = 0, (0, 0, 0)     # all of it is written, to a new file
             if is_there:
-                names = (self.path.with_stem(f'{self.path.stem}.{i}') for i in count(1))
-                aside = self.path.replace(next(o for o in names if not o.exists()))
-                print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
+                names = (path.with_stem(f'{path.stem}.{i}') for i in count(1))
+                aside = path.replace(next(o for o in names if not o.exists()))
+                print(f'{self.name}: the {path.name} that was there is {aside.name} now')
         self.append()
         self.file.truncate(self.size)       # what comes after, such as an unfinished line, goes
 
@@ -219,7 +220,7 @@ class TensorBoardLogger(Logger):
         from torch.utils.tensorboard.summary import hparams
         h, n = learn.history, max(self.done[0] - 1, 0)
         self.done = _up_to(h, n)
-        self.writer = SummaryWriter(str(self.folder), purge_step=n + 1 if h.n_steps else None)
+        self.writer = SummaryWriter(self.folder, purge_step=n + 1 if h.n_steps else None)
         if config := flatten(learn.config):
             kind = 'epoch/train_' if learn.valid_dl is None else 'valid_'
             names = [f'{kind}{o}' for o in ('loss', *(m.name for m in learn.metrics))]      # to compare runs by

@@ -18,7 +18,7 @@ from trainer_nb.draw import (
     COLORS, GREY, RAW, Chart, Line, Panel, Shown, current_cell, limits, smooth
 )
 from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
-from .display import Budget, Notebook, Status, format_pace, front_end, open_screen
+from .display import Budget, Notebook, Status, format_pace, open_screen
 
 # %% ../../nbs/show/04_lr_find.ipynb #db5cf222
 def trailing_average(values: list[float], beta: float = .9) -> list[float]:
@@ -152,12 +152,11 @@ class LRCurve(Shown):
         low, high = min(losses[:end], default=0.), max(ys[:end], default=1.)
         axes = (self.start, self.end), limits([low, high + .4*(high - low)]), 'learning rate'
         hover = [(lr, f'lr {lr:.2g}\nloss {v:.4g}\nsmoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
-        shade = good and (max(good[0], self.start), good[1])
-        panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
+        panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover,
+                      shade=good and (max(good[0], self.start), good[1])).below_legend()
         for (name, lr), color in zip(self._offered().items(), COLORS[1:]):
             _, y = min(zip(lrs, ys), key=lambda o: abs(math.log(o[0]/lr)))      # noqa: B023
-            color = GREY if lr < good[0] else color
-            panel.lines.append(Line([lr], [y], color, points=True, end=f'{name} {lr:.2g}'))
+            panel.lines.append(Line([lr], [y], GREY if lr < good[0] else color, points=True, end=f'{name} {lr:.2g}'))
         return Chart(604, 260, [panel], alt=f'plot of the loss by learning rate, {len(lrs)} points')
 
 # %% ../../nbs/show/04_lr_find.ipynb #5be8ad07
@@ -174,7 +173,7 @@ def _draw(curve, screen, budget):
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(r, name):
-    "Train to the next step of an optimizer; return its mean loss, or None"
+    "Train to the next step of an optimizer; return its mean loss"
     learn, found = r.learn, []      # (loss, weight) of each batch
     for _ in range(50*learn.state.grad_accum_steps):
         loss, n = r.train_batch()
@@ -183,7 +182,7 @@ def _point(r, name):
         if learn.stepped and loss is not None:
             return loss if len(found) == 1 else sum(v*n for v, n in found)/sum(n for _, n in found)
         if r.is_over: break
-    return None
+    raise CancelFit
 
 def _end_diverged(curve):
     "End the curve at the index where the loss diverges, if it does"
@@ -209,13 +208,12 @@ def _search(learn, curve, screen, budget, name, stop_div):
         try:
             for lr in rates:
                 set_lr({name: r.learn.opts[name]}, lr)
-                loss = _point(r, name)
-                if loss is not None: new.append(loss)
-                if r.is_over or loss is None: curve.outcome = 'stopped'
+                new.append(_point(r, name))
                 is_due = screen and budget.is_due
                 if is_due or len(new) >= _AT_ONCE: fetch()
                 if curve.outcome: break
                 if is_due: _draw(curve, screen, budget)
+                if r.is_over: raise CancelFit
         except CancelFit: curve.outcome = 'stopped'
         fetch()
 
@@ -242,7 +240,7 @@ def lr_find(learn: Learner,
         if opt is None and len(learn.opts) == 1: [opt] = learn.opts
         if opt not in learn.opts: raise ValueError(f'opt is {opt!r}: expected one of {[*learn.opts]}')
         where = learn.display and learn.display.where
-        screen = where and open_screen(front_end() if where is True else where)
+        screen = where and open_screen(where)
         curve, budget = LRCurve(start, end, n_steps, suggest), Budget()
         try: _search(learn, curve, screen, budget, opt, stop_div)
         finally:
