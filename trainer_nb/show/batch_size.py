@@ -161,12 +161,12 @@ def find_batch_size(learn: Learner,
             raise ValueError('find_batch_size joins the batches of one loader, and train_dl has several')
         before, _ = memory_in_use(learn.device)
         with learn.dry_run() as r:
-            search, accum = _Search(r, before), learn.provider('accumulation')
-            found = BatchSizes(search.current, search.limit, accum.n if accum else 1)
+            search = _Search(r, before)
+            found = BatchSizes(search.current, search.limit, r.learn.state.grad_accum_steps)
             try:
-                batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # fits, too?
-                is_dict = sets_of(learn.valid_dl)
-                if batch is not None: r.learn.validate({k: [o] for k, o in batch.items()} if is_dict else [batch])
+                dl = learn.valid_dl
+                if dl is not None and (batch := first_batch(dl)) is not None:       # fits, too?
+                    r.learn.validate({k: [o] for k, o in batch.items()} if sets_of(dl) else [batch])
                 has_norms = any(isinstance(m, BATCH_NORMS) for m in learn.model.modules())
                 found.outcome = search.run(found, 2 if has_norms and most != 1 else 1, most)
             except CancelFit: pass

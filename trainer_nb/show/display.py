@@ -66,8 +66,8 @@ STATES = {      # of what is shown → sign, colour of sign and bar
 def _html_bar(share, state):
     "Draw a bar for a notebook, striped during a pause; '' without a share"
     if share is None: return ''
-    fill = color = STATES[state][1]
-    if state == 'paused': fill = f'repeating-linear-gradient(45deg,{color} 0 5px,#9A6A00 5px 10px)'
+    fill = STATES[state][1]
+    if state == 'paused': fill = f'repeating-linear-gradient(45deg,{fill} 0 5px,#9A6A00 5px 10px)'
     style = 'height:8px;border-radius:4px;background:'
     place = 'display:inline-block;vertical-align:middle;width:160px;margin-right:8px'
     return (f'<div role="img" aria-label="{100*share:.0f} %" style="{place};{style}#8884">'
@@ -84,11 +84,11 @@ def _html_sign(state):
     return f'<span aria-hidden="true" style="color:{color};font-weight:bold">{sign}</span> '
 
 # %% ../../nbs/show/02_display.ipynb #47fd259d
-def _named(values, most=8):
+def _named(values):
     "Write losses and metrics, those of training without a prefix: ['loss 0.25', 'valid_accuracy 0.9']"
     res = [f'{k.removeprefix("train_")} {format_value(v)}' for k, v in values.items()
            if k not in ('batch', 'epoch', 'step')]
-    return res if len(res) <= most else [*res[:most], f'and {len(res) - most} more']
+    return res[:8] + [f'and {len(res) - 8} more'] if len(res) > 8 else res
 
 # the buttons above it, in a notebook that was saved with them and is opened without their kernel
 _NO_ERROR = f'<style>{lost_widget(":has(+ * .tnb-live)")}{{display:none}}</style>'
@@ -177,7 +177,7 @@ class Text:
         self.is_tty, self.every, self.logger = is_tty, every, logger
         self.next = perf_counter() + every      # clock of the next line
         self.flush_at = 0.
-        self.head: list[str] = []               # names of the columns that are printed
+        self.head = []                          # names of the columns that are printed
         self.best = math.inf, math.inf          # rank of the best epoch so far
 
     @property
@@ -259,8 +259,8 @@ def progress(
     finally:
         time_s = perf_counter() - start
         of = f' of {total}' if n < total else ''
-        pace = format_pace(n, time_s) if n else ()
-        screen.end(Status(f'{n}{of} steps in {format_time(time_s)}', (), pace, state='stopped' if of else 'done'))
+        screen.end(Status(f'{n}{of} steps in {format_time(time_s)}', (), format_pace(n, time_s) if n else (),
+                          state='stopped' if of else 'done'))
 
 # %% ../../nbs/show/02_display.ipynb #a8f89204
 def planned(learn: Learner) -> tuple[int, int] | tuple[None, None]:     # (None, None) if they are unknown
@@ -282,7 +282,7 @@ class Pace:
         self.trains = True                              # whether the batches of the next count train
         # does it train? → seconds, batches, seconds of waiting for data
         self.spent = {True: [0., 0, 0.], False: [0., 0, 0.]}
-        self.seen, self.waited = None, 0.               # opening of the training pass, and how long it waited
+        self.seen = None        # opening of the training pass that was counted, which had `waited` so many seconds
         self.done = self.first = self._done(learn)      # batches of training and validation
         self.count(learn)
         self.total = self.left and sum(self.left)
@@ -323,9 +323,9 @@ class Pace:
 
     def waiting(self, learn: Learner) -> list[str]:
         "Say what share of the time is spent waiting for data, if that is much, and what to do about it"
-        (time_s, _, wait_s), train = self.spent[True], learn.fitting.train
-        if train is None or self.clock < self.opened + 2 or wait_s < max(.2*time_s, .02): return []
-        return [f'waiting for data: {100*wait_s/time_s:.0f} % ({_advice(train.pass_.dl)})']
+        time_s, _, wait_s = self.spent[True]
+        if self.clock < self.opened + 2 or wait_s < max(.2*time_s, .02): return []
+        return [f'waiting for data: {100*wait_s/time_s:.0f} % ({_advice(learn.train_dl)})']
 
 # %% ../../nbs/show/02_display.ipynb #3674e525
 def _table(learn, first):
@@ -404,7 +404,7 @@ class Display(Onlooker):
         self.budget, self.screen = Budget(), self._make_screen(learn)
         self.is_open = self.screen is not None
         has_lines = self.is_open and self.screen.every
-        self.saved = getattr(learn.provider('checkpoints') if has_lines else None, 'saved', ())
+        self.saved = getattr(has_lines and learn.provider('checkpoints'), 'saved', ())
         self.n_told = len(self.saved)
         if learn.plan.has_begun: self.before_epoch(learn)       # it may be in mid-epoch
 
@@ -437,9 +437,8 @@ class Display(Onlooker):
         h, screen = learn.history, self.screen
         self.plotted_at = -math.inf     # the next picture has it, as the line and the table do
         self.pace.count(learn)
-        at_end = (learn.fitting.is_trained or h.n_steps == self.pace.end
-                  or learn.state.batch_idx == length(learn.train_dl))
-        if at_end or not screen.every: return
+        if (not screen.every or learn.fitting.is_trained or h.n_steps == self.pace.end
+                or learn.state.batch_idx == length(learn.train_dl)): return
         screen.write(Status(self._where(learn), _named(h.valid_rows[-1]), self.pace.words()).text(screen.width))
 
     @harmless

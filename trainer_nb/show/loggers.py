@@ -37,7 +37,7 @@ def _entries(h, old, new, wait):
 
 def _up_to(h, n):
     "Count what a history has up to batch `n`: batches, validation passes, epochs"
-    return n, sum(o['batch'] <= n for o in h.valid_rows), sum(end <= n for end in h.ends)
+    return n, sum(o['batch'] <= n for o in h.valid_rows), bisect_left(h.ends, n + 1)
 
 # %% ../../nbs/show/05_loggers.ipynb #b59c8b14
 class Logger(Onlooker):
@@ -49,8 +49,8 @@ class Logger(Onlooker):
     `close(learn)`              called when the fit is over, or after an error of the logger
     """
     ord = 92
-    kept: tuple = ('done',)     # attributes that are its state
-    done: tuple = (0, 0, 0)     # written training batches, validation passes, epochs
+    kept = 'done',      # attributes that are its state
+    done = 0, 0, 0      # written training batches, validation passes, epochs
 
     def state_dict(self) -> dict: return {k: getattr(self, k) for k in self.kept}
     def load_state_dict(self, state: dict) -> None: vars(self).update({k: state[k] for k in self.kept})
@@ -238,8 +238,8 @@ class TensorBoardLogger(Logger):
                 warnings.simplefilter('ignore')
                 self.writer.add_graph(_ByPlace(model, [*kwargs]), (*args, *kwargs.values()), use_strict_trace=False)
         except Exception as e:
-            why = f'tracing the model raised {type(e).__name__}: {e}'
-            warnings.warn(f'TensorBoardLogger draws no graph: {why}', stacklevel=2)
+            warnings.warn('TensorBoardLogger draws no graph: tracing the model raised '
+                          f'{type(e).__name__}: {e}', stacklevel=2)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         if self.seen: self._add_graph()
@@ -264,8 +264,8 @@ class Tracker(Logger):
         self.project, self.kwargs = project or self.default, kwargs
 
     def open(self, learn: Learner) -> None:
-        kwargs = {'config': flatten(learn.config), **self.kwargs}
-        self.service = needed(self.package, self.name).init(project=self.project, **kwargs)
+        self.service = needed(self.package, self.name).init(
+            **{'project': self.project, 'config': flatten(learn.config), **self.kwargs})
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         if values := _wanted(kind, values, '_'): self.service.log(values, step=step)

@@ -32,9 +32,8 @@ def trailing_average(values: list[float], beta: float = .9) -> list[float]:
 # %% ../../nbs/show/04_lr_find.ipynb #64edbcc5
 def valley(lrs: list[float], losses: list[float]) -> float:
     "Choose the middle of the longest descent"
-    lengths: list[int] = []        # of the longest descent that ends here
-    for i, v in enumerate(losses):
-        lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > v), default=0))
+    lengths = []        # of the longest descent that ends here
+    for v in losses: lengths.append(1 + max((n for n, before in zip(lengths, losses) if before > v), default=0))
     end = lengths.index(max(lengths))
     start = end - lengths[end] if end else 0
     third = (end - start)/3
@@ -132,8 +131,8 @@ class LRCurve(Shown):
         head = f'{len(self.lrs)} of {self.n_steps} steps'
         if self.outcome and self.lrs: head += f', {self.outcome} at {self.lrs[-1]:.2g}'
         if self.why: return f'{head}; no suggestion: {self.why}'
-        (name, lr), (low, high) = next(iter(self._offered().items())), self.good_range
-        return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
+        (name, lr, _), (low, high) = self.rows()[1], self.good_range
+        return f'{head}; suggestion {lr} ({name}), good range {low:.2g} to {high:.2g}'
 
     def rows(self) -> list[list[str]]:
         "Return the header and the rows of the table of suggestions, that of the best rule first"
@@ -150,9 +149,9 @@ class LRCurve(Shown):
         # losses down to the lowest one, and a little above those before it
         end = (ys.index(min(ys)) or len(ys)) + 1 if ys else 0
         low, high = min(losses[:end], default=0.), max(ys[:end], default=1.)
-        axes = (self.start, self.end), limits([low, high + .4*(high - low)]), 'learning rate'
         hover = [(lr, f'lr {lr:.2g}\nloss {v:.4g}\nsmoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
-        panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover,
+        panel = Panel(54, 0, 534, 216, lines, (self.start, self.end), limits([low, high + .4*(high - low)]),
+                      'learning rate', is_log=True, hover=hover,
                       shade=good and (max(good[0], self.start), good[1])).below_legend()
         for (name, lr), color in zip(self._offered().items(), COLORS[1:]):
             _, y = min(zip(lrs, ys), key=lambda o: abs(math.log(o[0]/lr)))      # noqa: B023
@@ -204,15 +203,14 @@ def _search(learn, curve, screen, budget, name, stop_div):
         if stop_div: _end_diverged(curve)
         curve.lrs = rates[:len(curve.losses)]
     with learn.dry_run() as r:
-        if screen: _draw(curve, screen, budget)
         try:
             for lr in rates:
-                set_lr({name: r.learn.opts[name]}, lr)
-                new.append(_point(r, name))
                 is_due = screen and budget.is_due
                 if is_due or len(new) >= _AT_ONCE: fetch()
                 if curve.outcome: break
                 if is_due: _draw(curve, screen, budget)
+                set_lr({name: r.learn.opts[name]}, lr)
+                new.append(_point(r, name))
                 if r.is_over: raise CancelFit
         except CancelFit: curve.outcome = 'stopped'
         fetch()
