@@ -18,7 +18,6 @@ from operator import length_hint
 from shutil import get_terminal_size
 from textwrap import fill
 from time import perf_counter, strftime, thread_time
-from typing import Any
 
 from torch.utils.data import DataLoader
 
