@@ -253,7 +253,10 @@ class TensorBoardLogger(Logger):
 
 # %% ../../nbs/show/05_loggers.ipynb #e4d1f53e
 class Tracker(Logger):
-    "Base class of loggers for services: each fit starts a run, by `init` of a package"
+    """Base class of loggers for services: each fit starts a run, by `init` of a package
+
+    An `open(learn)` of your own sets `self.service`, an object with `log(values, step=...)` and `finish()`.
+    """
     package = ''        # its name
     default: str|None = None    # name of the project, if none is given
 
