@@ -143,7 +143,7 @@ def test_the_bold_curve_does_not_lag(n):
 def test_the_marks_of_the_finder_stand_on_the_curve_that_is_seen():
     n = 100
     curve = LRCurve(1e-7, 10, n, ('minimum', 'steep', 'valley'))
-    curve.lrs = [curve.lr_at(i) for i in range(n)]
+    curve.lrs = np.geomspace(1e-7, 10, n).tolist()
     curve.losses = [2.3 - 2*math.exp(-((i - 70)/12)**2) + (0 if i < 80 else .1*(i - 80)) for i in range(n)]
     panel, = curve.chart().panels
     seen = next(o for o in panel.lines if o.name == 'loss')

@@ -9,6 +9,7 @@ __all__ = ['BatchSizes', 'find_batch_size']
 import math
 from bisect import insort
 from dataclasses import dataclass, field
+from itertools import tee
 from statistics import median
 from time import perf_counter
 
@@ -86,18 +87,18 @@ class _Search:
     "Trains on batches of any size, made of those of `train_dl`, in a dry run"
     def __init__(self, r, before):      # before: bytes that were in use without the sandbox
         self.r, self.device, self.pass_ = r, r.learn.device, Pass(r.learn.train_dl)
-        self.rest, self.batches = iter(self.pass_), []
+        self.batches, ahead = tee(self.pass_)
+        self.current = next(ahead).n
         in_use, self.limit = memory_in_use(self.device)
         self.extra = in_use and in_use - before     # that only the sandbox needs
 
     def take(self, size):
         "Return a batch of `size` samples, or of all if there are fewer, and their number"
-        while sum(b.n for b in self.batches) < size and (batch := next(self.rest, None)): self.batches.append(batch)
+        self.batches, ahead = tee(self.batches)     # what was read stays there
         parts, n = [], 0
-        for b in self.batches:
-            if n >= size: break
-            parts.append(b.data)
-            n += b.n
+        while n < size and (batch := next(ahead, None)):
+            parts.append(batch.data)
+            n += batch.n
         whole = merge_batches(parts)
         return (divide_batch(whole, [size, n - size])[0], size) if n > size else (whole, n)
 
@@ -127,7 +128,7 @@ class _Search:
             if n < size: most, end = n, 'data'
             if n == good: return end
             try: peak, time_s = self.measure(batch)
-            except (RuntimeError, MemoryError) as e:
+            except Exception as e:
                 if not is_oom(e): raise
                 bad = found.failed = n
             else:
@@ -160,13 +161,12 @@ def find_batch_size(learn: Learner,
             raise ValueError('find_batch_size joins the batches of one loader, and train_dl has several')
         before, _ = memory_in_use(learn.device)
         with learn.dry_run() as r:
-            search, accum = _Search(r, before), learn.provider('accumulation')
-            search.take(1)
-            found = BatchSizes(search.batches[0].n, search.limit, accum.n if accum else 1)
+            search = _Search(r, before)
+            found = BatchSizes(search.current, search.limit, r.learn.state.grad_accum_steps)
             try:
-                batch = None if learn.valid_dl is None else first_batch(learn.valid_dl)     # fits, too?
-                is_dict = sets_of(learn.valid_dl)
-                if batch is not None: r.learn.validate({k: [o] for k, o in batch.items()} if is_dict else [batch])
+                dl = learn.valid_dl
+                if dl is not None and (batch := first_batch(dl)) is not None:       # fits, too?
+                    r.learn.validate({k: [o] for k, o in batch.items()} if sets_of(dl) else [batch])
                 has_norms = any(isinstance(m, BATCH_NORMS) for m in learn.model.modules())
                 found.outcome = search.run(found, 2 if has_norms and most != 1 else 1, most)
             except CancelFit: pass

@@ -120,8 +120,6 @@ class Controls(Onlooker):
     unique = True
     provides = ('controls',)
     panel = None        # `ButtonRow` of the running fit; None without buttons
-    handle = None       # of the output
-    said = ''           # what was asked or done last
 
     def __init__(self,
         lr_factor: float = 2.,  # > 1, by which the buttons lr × and lr ÷ multiply and divide
@@ -137,7 +135,8 @@ class Controls(Onlooker):
             'Checkpoint now': ('Save a checkpoint; needs the hook Checkpoint', _save)}
 
     def before_fit(self, learn: Learner) -> None:
-        self.is_open, self.error, self.handle, self.said = True, None, None, ''
+        self.is_open, self.error = True, None
+        self.handle, self.said = None, ''       # of the output; what was asked or done last
         self.open(learn)
 
     @harmless
@@ -157,7 +156,10 @@ class Controls(Onlooker):
         what = {'stop': 'stopped', 'interrupt': 'interrupted'}.get(
             learn.cancelled, panel and panel.buttons['Stop after epoch'].disabled and 'stopped')
         self._say(learn, f'{what} at batch {learn.history.n_steps}' if what else self.said)
-        if panel: self.attempt(lambda learn: panel.close(), learn)
+        if panel: self._remove(learn, panel)
+
+    @harmless
+    def _remove(self, learn, panel): panel.close()
 
     @harmless
     def _say(self, learn, text, label='', **change):

@@ -14,6 +14,7 @@ from io import StringIO
 from itertools import chain, count
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -22,22 +23,21 @@ from torch import nn
 
 from ..base import copied, needed, open_file, plain_config, replacing
 from ..loop import Learner
-from .display import Onlooker
+from .display import Onlooker, harmless
 
 # %% ../../nbs/show/05_loggers.ipynb #ba02fff6
-def _entries(h, done, n, wait):
-    "List what comes after `done`, up to batch `n`, in order: (kind, batches, values)"
-    n_steps, n_valid, n_epoch = done
-    columns = h.fetch(n, lambda name: n_steps, wait)
+def _entries(h, old, new, wait):
+    "List what is between two counts, as of `_up_to`, in order: (kind, batches, values)"
+    columns, (_, of_valids, of_epochs) = h.fetch(new[0], lambda name: old[0], wait), map(slice, old, new)
     steps = (('step', i, {'epoch': bisect_left(h.ends, i), **{k: v for k, v in zip(columns, row) if v == v}})
-             for i, row in enumerate(zip(*columns.values()), n_steps + 1))
-    valids = (('valid', row['batch'], row) for row in h.valid_rows[n_valid:])
-    epochs = (('epoch', *o) for o in zip(h.ends[n_epoch:], h.epoch_rows[n_epoch:]))
-    return sorted((o for o in chain(steps, valids, epochs) if o[1] <= n), key=itemgetter(1))
+             for i, row in enumerate(zip(*columns.values()), old[0] + 1))
+    valids = (('valid', row['batch'], row) for row in h.valid_rows[of_valids])
+    epochs = (('epoch', *o) for o in zip(h.ends[of_epochs], h.epoch_rows[of_epochs]))
+    return sorted(chain(steps, valids, epochs), key=itemgetter(1))
 
 def _up_to(h, n):
     "Count what a history has up to batch `n`: batches, validation passes, epochs"
-    return n, sum(o['batch'] <= n for o in h.valid_rows), sum(end <= n for end in h.ends)
+    return n, sum(o['batch'] <= n for o in h.valid_rows), bisect_left(h.ends, n + 1)
 
 # %% ../../nbs/show/05_loggers.ipynb #b59c8b14
 class Logger(Onlooker):
@@ -49,8 +49,8 @@ class Logger(Onlooker):
     `close(learn)`              called when the fit is over, or after an error of the logger
     """
     ord = 92
-    kept: tuple = ('done',)     # attributes that are its state
-    done: tuple = (0, 0, 0)     # written training batches, validation passes, epochs
+    kept = 'done',      # attributes that are its state
+    done = 0, 0, 0      # written training batches, validation passes, epochs
 
     def state_dict(self) -> dict: return {k: getattr(self, k) for k in self.kept}
     def load_state_dict(self, state: dict) -> None: vars(self).update({k: state[k] for k in self.kept})
@@ -65,21 +65,23 @@ class Logger(Onlooker):
         self.open(learn)
         self.is_open = True
 
+    @harmless
     def after_step(self, learn: Learner) -> None:
-        if learn.history.columns.n_arrived > self.done[0]: self.attempt(self.update, learn)
+        if learn.history.columns.n_arrived > self.done[0]: self.update(learn)
     after_epoch = after_step
 
+    @harmless
     def after_fit(self, learn: Learner) -> None:
-        self.attempt(self.update, learn, True)
-        self.attempt(self.close, learn)
+        self.update(learn, True)
+        self.close(learn)
 
     def update(self, learn: Learner, wait: bool = False) -> None:
         "Write what is new; `wait`: also the values that are still on a device"
         h = learn.history
-        n = h.n_steps if wait else max(self.done[0], h.columns.n_arrived)
-        for entry in _entries(h, self.done, n, wait): self.write(*entry)
+        done = _up_to(h, h.n_steps if wait else max(self.done[0], h.columns.n_arrived))
+        for entry in _entries(h, self.done, done, wait): self.write(*entry)
         self.flush()
-        self.done = _up_to(h, n)
+        self.done = done
 
 # %% ../../nbs/show/05_loggers.ipynb #74f65ba0
 def _ending(path, size):
@@ -92,7 +94,6 @@ def _ending(path, size):
 class _FileLogger(Logger):
     kept = 'done', 'size', 'ending'
     size = ending = 0       # complete bytes of the file, and the checksum of their end
-    file: Any = None
 
     def __init__(self,
         path: str|Path,  # file; its folder is created
@@ -101,14 +102,15 @@ class _FileLogger(Logger):
         if self.path.is_dir(): raise IsADirectoryError(f'{path} is a folder: expected a file')
 
     def open(self, learn: Learner) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        is_there = self.path.exists() and self.path.stat().st_size
-        if not (is_there and self.size and self.done[0] and _ending(self.path, self.size) == self.ending):
+        path = self.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_there = path.exists() and path.stat().st_size
+        if not (is_there and self.size and self.done[0] and _ending(path, self.size) == self.ending):
             self.size, self.done = 0, (0, 0, 0)     # all of it is written, to a new file
             if is_there:
-                names = (self.path.with_stem(f'{self.path.stem}.{i}') for i in count(1))
-                aside = self.path.replace(next(o for o in names if not o.exists()))
-                print(f'{self.name}: the {self.path.name} that was there is {aside.name} now')
+                names = (path.with_stem(f'{path.stem}.{i}') for i in count(1))
+                aside = path.replace(next(o for o in names if not o.exists()))
+                print(f'{self.name}: the {path.name} that was there is {aside.name} now')
         self.append()
         self.file.truncate(self.size)       # what comes after, such as an unfinished line, goes
 
@@ -123,8 +125,8 @@ class _FileLogger(Logger):
         self.ending = _ending(self.path, self.size)
 
     def close(self, learn: Learner) -> None:
-        if self.file is not None: self.file.close()
-        self.file = None
+        self.file.close()
+        del self.file       # it cannot be copied
 
 class JSONLLogger(_FileLogger):
     """Write JSON lines: `kind` ('step', 'valid', 'epoch'), `batch` (training batches so far), and values
@@ -144,9 +146,9 @@ class CSVLogger(_FileLogger):
         what: str = 'epochs',  # 'epochs', 'steps' or 'valids'
     ):
         super().__init__(path)
-        kinds = {'epochs': 'epoch', 'steps': 'step', 'valids': 'valid'}
-        if what not in kinds: raise ValueError(f'what is {what!r}: expected one of {", ".join(kinds)}')
-        self.kind, self.columns = kinds[what], []
+        if what not in ('epochs', 'steps', 'valids'):
+            raise ValueError(f"what is {what!r}: expected 'epochs', 'steps' or 'valids'")
+        self.kind = what[:-1]
 
     def open(self, learn: Learner) -> None:
         super().open(learn)
@@ -210,7 +212,7 @@ class TensorBoardLogger(Logger):
         graph: bool = False,    # whether to draw the model, as the first batch runs through it in evaluation mode
     ):
         self.folder, self.graph = Path(folder), graph
-        self.writer = self.seen = self.waiting = None       # seen: (model, args, kwargs) of its first call
+        self.seen = self.waiting = None     # seen: (model, args, kwargs) of its first call
 
     def open(self, learn: Learner) -> None:
         needed('tensorboard', 'TensorBoardLogger', 'tensorboard')
@@ -218,7 +220,7 @@ class TensorBoardLogger(Logger):
         from torch.utils.tensorboard.summary import hparams
         h, n = learn.history, max(self.done[0] - 1, 0)
         self.done = _up_to(h, n)
-        self.writer = SummaryWriter(str(self.folder), purge_step=n + 1 if h.n_steps else None)
+        self.writer = SummaryWriter(self.folder, purge_step=n + 1 if h.n_steps else None)
         if config := flatten(learn.config):
             kind = 'epoch/train_' if learn.valid_dl is None else 'valid_'
             names = [f'{kind}{o}' for o in ('loss', *(m.name for m in learn.metrics))]      # to compare runs by
@@ -236,8 +238,8 @@ class TensorBoardLogger(Logger):
                 warnings.simplefilter('ignore')
                 self.writer.add_graph(_ByPlace(model, [*kwargs]), (*args, *kwargs.values()), use_strict_trace=False)
         except Exception as e:
-            why = f'tracing the model raised {type(e).__name__}: {e}'
-            warnings.warn(f'TensorBoardLogger draws no graph: {why}', stacklevel=2)
+            warnings.warn('TensorBoardLogger draws no graph: tracing the model raised '
+                          f'{type(e).__name__}: {e}', stacklevel=2)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         if self.seen: self._add_graph()
@@ -251,10 +253,12 @@ class TensorBoardLogger(Logger):
 
 # %% ../../nbs/show/05_loggers.ipynb #e4d1f53e
 class Tracker(Logger):
-    "Base class of loggers for services: each fit starts a run, by `init` of a package"
+    """Base class of loggers for services: each fit starts a run, by `init` of a package
+
+    An `open(learn)` of your own sets `self.service`, an object with `log(values, step=...)` and `finish()`.
+    """
     package = ''        # its name
     default: str|None = None    # name of the project, if none is given
-    service: Any = None
 
     def __init__(self,
         project: str|None = None,  # name of a project or an experiment
@@ -263,16 +267,13 @@ class Tracker(Logger):
         self.project, self.kwargs = project or self.default, kwargs
 
     def open(self, learn: Learner) -> None:
-        kwargs = {'config': flatten(learn.config), **self.kwargs}
-        self.service = needed(self.package, self.name).init(project=self.project, **kwargs)
+        self.service = needed(self.package, self.name).init(
+            **{'project': self.project, 'config': flatten(learn.config), **self.kwargs})
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        if values := _wanted(kind, values, '_'): self.send(values, step)
+        if values := _wanted(kind, values, '_'): self.service.log(values, step=step)
 
-    def send(self, values: dict[str, Any], step: int) -> None: self.service.log(values, step=step)
-
-    def close(self, learn: Learner) -> None:
-        if self.service is not None: self.service.finish()
+    def close(self, learn: Learner) -> None: self.service.finish()
 
 class WandbLogger(Tracker):
     "Log to a Weights & Biases run; `mode='offline'` needs no account"
@@ -285,12 +286,10 @@ class TrackioLogger(Tracker):
 class MLflowLogger(Tracker):
     "Log to an MLflow run; `project` is the experiment; `tracking_uri=` overrides the environment's"
     def open(self, learn: Learner) -> None:
-        kwargs, self.service = {**self.kwargs}, needed('mlflow', 'MLflowLogger')
-        if uri := kwargs.pop('tracking_uri', None): self.service.set_tracking_uri(uri)
-        if self.project: self.service.set_experiment(self.project)
-        self.service.start_run(**kwargs)
+        kwargs, mlflow = {**self.kwargs}, needed('mlflow', 'MLflowLogger')
+        if uri := kwargs.pop('tracking_uri', None): mlflow.set_tracking_uri(uri)
+        if self.project: mlflow.set_experiment(self.project)
+        mlflow.start_run(**kwargs)
+        self.service = SimpleNamespace(log=mlflow.log_metrics, finish=mlflow.end_run)
         config = [(re.sub(r'[^\w\-. :/]', '_', k), str(v)[:6000]) for k, v in flatten(learn.config).items()]
-        for i in range(0, len(config), 100): self.service.log_params(dict(config[i:i + 100]))
-
-    def send(self, values: dict[str, Any], step: int) -> None: self.service.log_metrics(values, step=step)
-    def close(self, learn: Learner) -> None: self.service.end_run()
+        for i in range(0, len(config), 100): mlflow.log_params(dict(config[i:i + 100]))

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import numpy as np
+
 from ..base import folded
 from trainer_nb.draw import (
-    COLORS, GREY, RAW, Chart, Line, Panel, Shown, current_cell, html_table, limits,
-    smooth, text_table
+    COLORS, GREY, RAW, Chart, Line, Panel, Shown, current_cell, limits, smooth
 )
 from ..loop import CancelFit, Learner, as_count, set_lr, stack_scalars
-from .display import Budget, Notebook, Status, format_pace, front_end, open_screen
+from .display import Budget, Notebook, Status, format_pace, open_screen
 
 # %% ../../nbs/show/04_lr_find.ipynb #db5cf222
 def trailing_average(values: list[float], beta: float = .9) -> list[float]:
@@ -31,9 +32,8 @@ def trailing_average(values: list[float], beta: float = .9) -> list[float]:
 # %% ../../nbs/show/04_lr_find.ipynb #64edbcc5
 def valley(lrs: list[float], losses: list[float]) -> float:
     "Choose the middle of the longest descent"
-    lengths: list[int] = []        # of the longest descent that ends here
-    for i, v in enumerate(losses):
-        lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > v), default=0))
+    lengths = []        # of the longest descent that ends here
+    for v in losses: lengths.append(1 + max((n for n, before in zip(lengths, losses) if before > v), default=0))
     end = lengths.index(max(lengths))
     start = end - lengths[end] if end else 0
     third = (end - start)/3
@@ -62,8 +62,6 @@ class LRCurve(Shown):
     losses: list = field(default_factory=list)  # before that step, as recorded
     outcome: str = ''     # 'diverged' or 'stopped'; '' if the search ran to its end, or is running
     bold = 0              # the row of the suggestion
-
-    def lr_at(self, i: int) -> float: return self.start*(self.end/self.start)**(i/(self.n_steps - 1))
 
     @property
     def smoothed(self) -> list[float]:
@@ -133,8 +131,8 @@ class LRCurve(Shown):
         head = f'{len(self.lrs)} of {self.n_steps} steps'
         if self.outcome and self.lrs: head += f', {self.outcome} at {self.lrs[-1]:.2g}'
         if self.why: return f'{head}; no suggestion: {self.why}'
-        (name, lr), (low, high) = next(iter(self._offered().items())), self.good_range
-        return f'{head}; suggestion {lr:.2g} ({name}), good range {low:.2g} to {high:.2g}'
+        (name, lr, _), (low, high) = self.rows()[1], self.good_range
+        return f'{head}; suggestion {lr} ({name}), good range {low:.2g} to {high:.2g}'
 
     def rows(self) -> list[list[str]]:
         "Return the header and the rows of the table of suggestions, that of the best rule first"
@@ -151,14 +149,13 @@ class LRCurve(Shown):
         # losses down to the lowest one, and a little above those before it
         end = (ys.index(min(ys)) or len(ys)) + 1 if ys else 0
         low, high = min(losses[:end], default=0.), max(ys[:end], default=1.)
-        axes = (self.start, self.end), limits([low, high + .4*(high - low)]), 'learning rate'
         hover = [(lr, f'lr {lr:.2g}\nloss {v:.4g}\nsmoothed {y:.4g}') for lr, v, y in zip(lrs, losses, ys)]
-        shade = good and (max(good[0], self.start), good[1])
-        panel = Panel(54, 0, 534, 216, lines, *axes, is_log=True, hover=hover, shade=shade).below_legend()
+        panel = Panel(54, 0, 534, 216, lines, (self.start, self.end), limits([low, high + .4*(high - low)]),
+                      'learning rate', is_log=True, hover=hover,
+                      shade=good and (max(good[0], self.start), good[1])).below_legend()
         for (name, lr), color in zip(self._offered().items(), COLORS[1:]):
             _, y = min(zip(lrs, ys), key=lambda o: abs(math.log(o[0]/lr)))      # noqa: B023
-            color = GREY if lr < good[0] else color
-            panel.lines.append(Line([lr], [y], color, points=True, end=f'{name} {lr:.2g}'))
+            panel.lines.append(Line([lr], [y], GREY if lr < good[0] else color, points=True, end=f'{name} {lr:.2g}'))
         return Chart(604, 260, [panel], alt=f'plot of the loss by learning rate, {len(lrs)} points')
 
 # %% ../../nbs/show/04_lr_find.ipynb #5be8ad07
@@ -175,7 +172,7 @@ def _draw(curve, screen, budget):
 _AT_ONCE = 5    # losses that are fetched from the device together
 
 def _point(r, name):
-    "Train to the next step of an optimizer; return its mean loss, or None"
+    "Train to the next step of an optimizer; return its mean loss"
     learn, found = r.learn, []      # (loss, weight) of each batch
     for _ in range(50*learn.state.grad_accum_steps):
         loss, n = r.train_batch()
@@ -184,39 +181,37 @@ def _point(r, name):
         if learn.stepped and loss is not None:
             return loss if len(found) == 1 else sum(v*n for v, n in found)/sum(n for _, n in found)
         if r.is_over: break
-    return None
+    raise CancelFit
 
-def _diverged(curve):
-    "Return the index at which the loss diverges; None if it does not"
+def _end_diverged(curve):
+    "End the curve at the index where the loss diverges, if it does"
     smoothed, best = curve.smoothed, math.inf
     for i, (raw, v) in enumerate(zip(curve.losses, smoothed)):
         # for losses that may be negative, compare with the fall so far
         most = 4*best if best > 0 else best + 3*max(-best, smoothed[0] - best)
-        if not math.isfinite(raw) or v > most: return i
+        if not math.isfinite(raw) or v > most:
+            curve.outcome, curve.losses = 'diverged', curve.losses[:i + 1]
+            break
         best = min(best, v)
-    return None
 
 def _search(learn, curve, screen, budget, name, stop_div):
     "Run the search and fill the curve"
-    new = []        # losses that are still on the device
+    rates, new = np.geomspace(curve.start, curve.end, curve.n_steps).tolist(), []   # new: losses on the device
     def fetch():
         if new: curve.losses += stack_scalars(new).tolist()
         new.clear()
-        n = _diverged(curve) if stop_div else None
-        if n is not None: curve.outcome, curve.losses[n:] = 'diverged', curve.losses[n:n + 1]
-        curve.lrs = [*map(curve.lr_at, range(len(curve.losses)))]
+        if stop_div: _end_diverged(curve)
+        curve.lrs = rates[:len(curve.losses)]
     with learn.dry_run() as r:
-        if screen: _draw(curve, screen, budget)
         try:
-            for i in range(curve.n_steps):
-                set_lr({name: r.learn.opts[name]}, curve.lr_at(i))
-                loss = _point(r, name)
-                if loss is not None: new.append(loss)
-                if r.is_over or loss is None: curve.outcome = 'stopped'
+            for lr in rates:
                 is_due = screen and budget.is_due
                 if is_due or len(new) >= _AT_ONCE: fetch()
                 if curve.outcome: break
                 if is_due: _draw(curve, screen, budget)
+                set_lr({name: r.learn.opts[name]}, lr)
+                new.append(_point(r, name))
+                if r.is_over: raise CancelFit
         except CancelFit: curve.outcome = 'stopped'
         fetch()
 
@@ -243,12 +238,11 @@ def lr_find(learn: Learner,
         if opt is None and len(learn.opts) == 1: [opt] = learn.opts
         if opt not in learn.opts: raise ValueError(f'opt is {opt!r}: expected one of {[*learn.opts]}')
         where = learn.display and learn.display.where
-        screen = where and open_screen(front_end() if where is True else where)
-        curve, budget = LRCurve(float(start), float(end), n_steps, suggest), Budget()
+        screen = where and open_screen(where)
+        curve, budget = LRCurve(start, end, n_steps, suggest), Budget()
         try: _search(learn, curve, screen, budget, opt, stop_div)
         finally:
             curve.shown_in = current_cell()
             if budget.n:        # else an error came first
-                table = html_table(rows, curve.bold) if (rows := curve.rows())[1:] else ''
-                screen.end(Status(curve.title()), curve.chart(), table, table and text_table(rows))
+                screen.end(Status(curve.title()), curve.chart(), curve.below(), repr(curve).partition('\n')[2])
     return curve
