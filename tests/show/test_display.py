@@ -106,6 +106,10 @@ ENDS = {'done': (lambda learn: None, 'done: 2 epochs, best valid_loss', None),
         'ended': (lambda learn: (_ for _ in ()).throw(CancelFit), 'ended by a hook in epoch 1', None),
         'failed': (lambda learn: 1/0, 'failed in epoch 1, after 2 of 5', ZeroDivisionError)}
 
+def test_a_learner_validates_and_predicts_before_any_fit(cell):
+    learn = learner(True)
+    assert learn.validate()['valid_loss'] > 0 and len(learn.predict(batches()[0][0])) == len(batches()[0][0])
+
 @pytest.mark.parametrize('end', ENDS)
 def test_a_table_and_a_picture_are_left_however_it_ends(end, cell, seen):
     f, words, error = ENDS[end]

@@ -380,6 +380,7 @@ class Display(Onlooker):
     plot_s = .8                 # seconds between two pictures; the line changes more often
     next = math.inf             # clock of the next drawing
     screen = None               # `Notebook` or `Text`, while a fit runs
+    saved, n_told = (), 0       # lines on checkpoints, and how many of them are shown
 
     def __init__(self,
         where: bool | str = True,  # 'html', 'tty' or 'text'; True: what `front_end` finds
