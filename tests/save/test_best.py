@@ -148,7 +148,8 @@ def test_the_patience_of_the_fit_that_resumes_counts(there, here, epochs, tmp_pa
     (learn := learner(here)).fit(50, resume=True)
     words = f'since epoch 0 (patience {here}); these are its weights\n'
     assert len(learn.history) == epochs
-    assert capsys.readouterr().out.endswith(f'early after epoch {epochs - 1} of 50: valid_loss has not improved {words}')
+    said = f'early after epoch {epochs - 1} of 50: valid_loss has not improved {words}'
+    assert capsys.readouterr().out.endswith(said)
 
 def test_keep_best_beside_early_stopping():
     hook = EarlyStopping(2)

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from ..data import end_workers
-from ..loop import History, Hook, Learner, Plan, TrainingInterrupted, as_count, as_hooks, group_rates, refuse_others
+from ..loop import History, Hook, Learner, Plan, TrainingInterrupted
+from ..loop import as_count, as_hooks, group_rates, refuse_others
 from .accelerate import Accelerate, accelerate_hook
 from .world import forget, is_lost
 
