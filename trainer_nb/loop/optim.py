@@ -81,8 +81,8 @@ def group_rates(opts: Mapping[str, Optimizer], lr: float | Mapping[str, float]) 
               [g for k, g in named if k.removesuffix('_no_decay') in (name, f'lr_{name}')] for name in rates}
     if not (groups and all(groups.values())): raise ValueError(
         f'lr is {lr}: expected a number above 0, the rate of the param group with the largest one, to which the others '
-        f'keep their ratio, or a dict of them by optimizer ({list(opts)}) or param group '
-        f'({", ".join(k for k, _ in named)}); Learner(lr=...) makes groups by names of parameters')
+        f'keep their ratio, or a dict of them by name '
+        f'({", ".join([*filter(None, opts), *dict(named)])}); Learner(lr=...) makes groups by names of parameters')
     res = []
     for name, found in groups.items():
         rate, top = as_rate('lr', rates[name]), max(g['lr'] for g in found) if name in opts else 0.
