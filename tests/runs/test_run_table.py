@@ -77,4 +77,4 @@ def test_print_says_in_1_kB_where_a_run_stands(three):
         text = str(Run(make_run(three/f'long{i}', h).path))
         assert len(text.encode()) < 1000 and f'latest: epoch {n_epochs - 1}' in text
         assert len(str(h).encode()) < 1000 and 'after batch 29: lr × 2 → 29' in str(h)
-    assert 'valid_loss of the latest epochs: ' in text and str(Run(three/'nothing')).endswith('readable status.json')
+    assert 'valid_loss of the latest epochs: ' in text and str(Run(three/'nothing')).endswith('the folder holds no run')

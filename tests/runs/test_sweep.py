@@ -178,7 +178,7 @@ def test_bad_arguments(tmp_path):
             (dict(mode='lowest'), ValueError, "pass mode='min' or mode='max'"),
             (dict(n_trials=0), ValueError, 'n_trials'),
             (dict(n_epochs=0), ValueError, 'n_epochs'), (dict(seed=-1), ValueError, 'seed'),
-            (dict(stages=2), TypeError, "unexpected keyword argument 'stages'")]:
+            (dict(stages=2), TypeError, "no argument `stages`")]:
         kwargs = {'make': make, 'n_trials': 1, 'folder': tmp_path/'a', 'n_epochs': 1, **change}
         with pytest.raises(error, match=words): sweep(**kwargs)
         assert not list(tmp_path.glob('a/trial-*'))

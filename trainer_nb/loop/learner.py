@@ -350,6 +350,9 @@ class Learner:
             self.check_thread()
             dl = self.loader_for(self.valid_dl if dl is None else dl)
             if dl is None: raise ValueError('there is no valid_dl: pass a loader')
+            if self.batch is not None and not self.training: raise RuntimeError(
+                'learn.validate was called in a batch of validation, where its own batches would '
+                'call it again: check learn.training first')
             self.metrics = as_metrics(self.metrics)
             phase = Validation.over(self, dl)
             with self._apart(phase):
@@ -362,6 +365,7 @@ class Learner:
     @with_comments
     def means(self) -> dict[str, float]:    # 'train_loss', 'train_<metric>'; in validation 'valid_...'; else {}
         "Return the means so far in the pass that runs, weighted by samples, on this rank; waits for the device"
+        self.check_thread()
         sums = self.phase.sums
         if sums is None: return {}
         rest = sums.running(self.world.size == 1)

@@ -62,7 +62,7 @@ class Checkpoint(Hook):
         self.run = None                 # id of the run, in the manifests that it writes
         self.saved_at = None            # where the last save was made; None after one that failed
         self.saved = []                 # a sentence for each that is on disk
-        self._writing = None            # `Future` of the last save, until it is reported
+        self._writing = None            # executor and `Future` of the last save, until it is reported
 
     def state_dict(self) -> dict: return {'run': self.run}
 
@@ -144,10 +144,9 @@ class Checkpoint(Hook):
             state = learn.world.whole(capture(learn, what=self.what))
             if learn.is_main:
                 self.folder.lock.acquire()      # a fit has it
-                thread = ThreadPoolExecutor(1)
+                writer, now = ThreadPoolExecutor(1), self._info(learn)
                 # in this order
-                self._writing = thread.submit(self._write, host_copy(state), arrived(learn.device), self._info(learn))
-                thread.shutdown(wait=False)     # ends once it has written
+                self._writing = writer, writer.submit(self._write, host_copy(state), arrived(learn.device), now)
         except Exception as e: self._fail(e)
         self._due = perf_counter() + self.seconds
         if not learn.is_fitting: self.after_fit(learn)
@@ -164,9 +163,11 @@ class Checkpoint(Hook):
 
     def finish(self) -> None:
         "Wait until the last save is on disk; warn of an error, or raise it if `strict`"
-        error = self._writing and self._writing.exception()
+        if self._writing is None: return
+        writer, done = self._writing
+        writer.shutdown()       # it has written, and its thread has ended
         self._writing = None
-        if error: self._fail(error)
+        if error := done.exception(): self._fail(error)
 
     def _fail(self, e):
         self.saved_at = None
