@@ -184,6 +184,11 @@ class LiveCell(Notebook):
     @property
     def is_alive(self) -> bool: return self.thread is not None and self.thread.is_alive()
 
+    @property
+    def is_usable(self) -> bool:
+        "Whether it is live, and can show itself in the running cell, too"
+        return self.is_alive and reaches(self.cell)
+
 class Watched(Shown):
     "A result that changes while something trains"
     tick_s = 1.         # seconds between two looks
@@ -195,7 +200,7 @@ class Watched(Shown):
 
     def show(self) -> None:
         "Show it in this cell: live while anything trains, then as a picture and a table"
-        if self.view is None or not self.view.is_alive or not reaches(self.view.cell):
+        if self.view is None or not self.view.is_usable:
             self.view = LiveCell(type(self).__name__, result=self, share=self.share)
         self.view.show()
 

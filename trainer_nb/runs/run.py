@@ -18,7 +18,7 @@ from time import monotonic, sleep, strftime, time
 from typing import Any, Self
 
 from ..base import rng_state
-from ..draw import current_cell, marimo_outputs, reaches
+from ..draw import current_cell, marimo_outputs
 from ..loop import History, Hook, Learner, Plan, StepState, as_count, as_hooks, group_rates, set_lr
 from ..parallel import Accelerate, accelerate_hook, check_devices, checked_plan
 from ..save import Folder, pack, read_checkpoint, read_state
@@ -138,7 +138,7 @@ class Run:
 
     def show(self) -> None:
         "Show the run in this cell: live while it trains, then as a picture and a table"
-        if self._view is None or not self._view.is_alive or not reaches(self._view.cell):
+        if self._view is None or not self._view.is_usable:
             self._view = View(self.folder, self._tail, lambda: self.state)
         self._view.show()
         self._shown_in = current_cell()
@@ -177,7 +177,7 @@ class Run:
             done = 'taken out of the queue'
             note = ', '.join(filter(None, [done, status.data.get('position')]))
             self.folder.write('status.json', {**status.data, 'state': 'stopped', 'note': note})
-            answer(self.folder, request.name, what='stop', done=done)
+            answer(self.folder, request.name, done=done)
         return request
 
     def stop_epoch(self) -> Request:
