@@ -32,7 +32,7 @@ def open_file(path: str | os.PathLike, mode: str = 'rb', **kwargs: Any) -> IO:
 
 def read_file(path: str | os.PathLike, most: int = 2**24) -> bytes:
     "Read a file of at most `most` bytes; raises OSError for a larger one"
-    with open_file(path) as f: found = f.read(most + 1)
+    with open_file(path, buffering=0) as f: found = f.read(most + 1)
     if len(found) > most: raise OSError(errno.EFBIG, f'it has more than {most} bytes', str(path))
     return found
 

@@ -173,8 +173,8 @@ class Panel:
     def _curves(self):
         "Yield each line, its places, the indices of those with a sign (or without a neighbour), and how that looks"
         for o, places in zip(self.lines, self.places):
-            at = [i for i, p in enumerate(places)
-                  if p and (o.points or not any(places[max(i - 1, 0):i] + places[i + 1:i + 2]))]
+            near = zip(places, [None, *places], [*places[1:], None])
+            at = [i for i, (p, left, right) in enumerate(near) if p and (o.points or not (left or right))]
             yield o, places, at, _SIGNS[o.mark if o.points else '●']
 
     def legend(self) -> list:
@@ -308,7 +308,6 @@ class Panel:
             axis.set_ticks(*zip(*row) if row else ([],))
 
 # %% ../../nbs/draw/02_chart.ipynb #22f70d86
-_IN_URL = str.maketrans({'"': "'", **{o: f'%{ord(o):02X}' for o in '%#<>&'}})      # in double quotes
 _CSS = '''<style>
 .tnb-hover{position:absolute;display:flex}
 .tnb-hover>i{position:relative;flex:1 1 0;min-width:0;font:12px/1.4 sans-serif}
@@ -350,7 +349,9 @@ class Chart:
     @property
     def url(self) -> str:
         "The chart as an SVG in a URL, a quarter less than in base64"
-        return f'data:image/svg+xml,{self.svg().translate(_IN_URL)}'
+        text = self.svg().replace('"', "'")     # the URL stands in double quotes
+        for o in '%#<>&': text = text.replace(o, f'%{ord(o):02X}')
+        return f'data:image/svg+xml,{text}'
 
     def html(self) -> str:
         "Write the chart for a page, up to 1.3 times its size; its parts stack on a narrow page"

@@ -63,17 +63,19 @@ class Envelope:
 
     def extend(self,
         values: Sequence[float],
-        ends: Sequence[int] = (),   # number of all values at the end of each epoch that ended among them
+        ends: Sequence[int] = (),   # number of all values at the ends of epochs, in order; known ones do not count
     ) -> None:
         "Append values"
-        values, self.ends = np.asarray(values, float), np.union1d(self.ends, np.asarray(ends, int))
+        values, ends = np.asarray(values, float), np.asarray(ends, int)
+        self.ends = np.append(self.ends, ends[ends > self.ends.max(initial=0)])
         for part in np.array_split(values, len(values)//2**16 + 1):
             known = np.abs(part) <= _LARGEST
             part = np.where(known, part, np.nan)
             self.n += len(part)
             bins = np.hstack([self.bins, [part, part, np.nan_to_num(part), known, np.ones_like(part)]])
             # the last bin of an open epoch may be joined to the one before
-            self.bins, self.size = self._at_most(bins, self.most + (self.n not in self.ends[-1:]))
+            bins, most = self._joined(bins, self.size), self.most + (self.n not in self.ends[-1:])
+            self.bins, self.size = self._at_most(bins, most)
 
     def _starts(self, bins):
         "The first value of each bin, and the start and the end of its epoch"
@@ -86,12 +88,16 @@ class Envelope:
         at, start, end = self._starts(bins)
         holder = np.where(end - start <= size//4, -end//max(size//2, 1) - 1, start + (at - start)//size*size)
         first = np.flatnonzero(np.diff(holder, prepend=-_OPEN))
-        return np.stack([f.reduceat(row, first) for f, row in zip((np.fmin, np.fmax, *[np.add]*3), bins)])
+        if len(first) == len(at): return bins
+        rows = (np.fmin, bins[:1]), (np.fmax, bins[1:2]), (np.add, bins[2:])
+        return np.vstack([f.reduceat(o, first, 1) for f, o in rows])
 
     def _at_most(self, bins, most):
         "Join bins until there are at most so many; return them, and the longest that one may be"
         size = self.size
-        while (bins := self._joined(bins, size)).shape[1] > most: size *= 2
+        while bins.shape[1] > most:
+            size *= 2
+            bins = self._joined(bins, size)
         return bins, size
 
     @np.errstate(all='ignore')
@@ -108,12 +114,13 @@ class Envelope:
         if not bins.size: return [], [], ''
         low, _, totals, counts, lengths = bins
         _, start, end = self._starts(bins)
-        epoch = np.unique(start, return_inverse=True)[1]
+        epoch = np.cumsum(np.diff(start, prepend=start[:1]) > 0)
         goal, is_positive = _means(epoch, np.where(end < _OPEN, totals, np.nan), counts), np.fmin.reduce(low) > 0
         half = min(_half(self.n - self.first)//size, (np.bincount(epoch).max() - 1)//2)
         if is_positive and np.fmax.reduce(goal) > 10*np.fmin.reduce(goal): half //= 4     # its epochs are steep
         ys = _balanced(_window_means(totals, counts, half), epoch, goal, counts, is_positive)
         span = f'±{half*size}' if half else f'{lengths.max():.0f}'
         right = self.first + np.cumsum(lengths)     # a bin is drawn from its first to its last value
-        xs, at = np.unique([right - lengths + 1, right], return_index=True)
-        return xs.tolist(), ys[at % len(ys)].tolist(), '' if span == '1' else f'mean of {span} batches'
+        xs, ys = np.column_stack([right - lengths + 1, right]).ravel(), np.repeat(ys, 2)
+        is_new = np.diff(xs, prepend=-1) > 0
+        return xs[is_new].tolist(), ys[is_new].tolist(), '' if span == '1' else f'mean of {span} batches'

@@ -65,7 +65,7 @@ class Source:
             self.is_live, ended = self.learn is not None and self.learn.fitting is not None, self.history.latest.ended
             self.status = {None: '', '': 'done'}.get(ended, ended)
             return
-        status = read_status(self.folder)
+        status = read_status(self.folder, 2.)
         self.is_live, self.status = not status.is_over, str(status) if status.state == 'missing' else status.state
         if not self.is_live: return
         end, n = (count_of(status.data, k) - self.first_batch for k in ('end', 'batch'))
@@ -217,6 +217,7 @@ def written(v: float) -> str:   # '' for nan
 class Comparison(Watched):
     "Runs side by side; shows itself as a chart and a table"
     left = 1
+    share = .016    # of a core, for drawing: to look at one takes some, too
     share = .0135   # of a core, for drawing: to look takes some, too
 
     def __init__(self,
@@ -228,7 +229,7 @@ class Comparison(Watched):
         self.sources, self.metric, self.x, self.mode = sources, metric or '', x, mode
         self.picked = ()            # names of the lines in colour; empty: the best
         self.seen = None            # what was read last
-        self.tick_s = max(.2, .05*len(sources))     # to look at one takes 0.2 ms
+        self.tick_s = max(.2, .05*len(sources))     # to look at one takes 0.1 ms
         self.look()
         self.update()
 
@@ -334,7 +335,7 @@ class Comparison(Watched):
     def _lines(self, source):
         "The lines of a source, that of training first; the last one has its name"
         columns, res, is_grey = self.columns(source), [], source.color == GREY
-        most = 64 if is_grey else min(max(2400//len(self.sources), 128), 700)       # bins
+        most = 64 if is_grey else min(max(1600//len(self.sources), 64), 700)       # bins
         key = source.seen, columns, most, self.axis, source.color, source.name
         if source.drawn[0] == key: return source.drawn[1]
         for column in columns:

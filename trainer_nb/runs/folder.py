@@ -45,7 +45,9 @@ class RunFolder:
 
     def read(self, name: str) -> dict:  # empty if the file is missing or damaged
         "Read a JSON file that another process may be replacing"
-        try: res = json.loads(read_file(self.file(name)), parse_int=_number)
+        try:    # a link in place of a file is not opened: only folders on the way must be looked at
+            path = self.file(name) if '/' in name else self.path/name
+            res = json.loads(read_file(path), parse_int=_number)
         except (OSError, ValueError, RecursionError): return {}
         return res if isinstance(res, dict) else {}
 
@@ -117,8 +119,11 @@ def _last_seen(data):
     return f'; last heartbeat {position}' if position else ', before training began'
 
 # %% ../../nbs/runs/01_folder.ipynb #4c794663
-def status_of(data: dict) -> RunStatus:
-    "Judge a run by its `status.json`, process and heartbeat; raises KeyError, TypeError or ValueError if it is damaged"
+def status_of(data: dict, trusted: float = 0.) -> RunStatus:
+    """Judge a run by its `status.json`, process and heartbeat; raises KeyError, TypeError or ValueError if it is damaged
+
+    A heartbeat of the last `trusted` seconds stands for the process, which takes long to look at.
+    """
     state, note = data.get('state'), str(data.get('note', ''))
     if state not in _WRITTEN: return RunStatus('missing', 'there is no readable status.json', data)
     if state in _OVER: return RunStatus(state, note or str(data.get('position', '')), data)
@@ -127,10 +132,11 @@ def status_of(data: dict) -> RunStatus:
     if data['host'] != platform.node():
         if age < 30: return RunStatus(state, note, data)
         return RunStatus('unreachable', f'no sign of life from {data["host"]} for {ago(age)}', data)
-    process, name = process_of(data), f'process {data["pid"]}'
-    if process is None: return RunStatus('died', f'{name} ended unexpectedly{_last_seen(data)}', data)
-    if process.status() in ('stopped', 'tracing-stop'):
-        return RunStatus('suspended', f'{name} is stopped; it continues when it is resumed', data)
+    if age >= trusted:
+        process, name = process_of(data), f'process {data["pid"]}'
+        if process is None: return RunStatus('died', f'{name} ended unexpectedly{_last_seen(data)}', data)
+        if process.status() in ('stopped', 'tracing-stop'):
+            return RunStatus('suspended', f'{name} is stopped; it continues when it is resumed', data)
     if age > 10: return RunStatus('suspended', f'no heartbeat for {ago(age)}', data)
     if state == 'running' and (s := data.get('batch_s', 0)) > 30: note = f'this batch has taken {ago(s)} so far'
     return RunStatus(state, note, data)
@@ -146,10 +152,10 @@ def _with_job(status, job, folder):
     if (now := folder.read('status.json')) != data: return status_of(now)      # its last words came in between
     return RunStatus('died', f'{job.note}{_last_seen(data)}', data)
 
-def read_status(folder: RunFolder) -> RunStatus:
-    "Read and judge the status of a run"
+def read_status(folder: RunFolder, trusted: float = 0.) -> RunStatus:
+    "Read the status of a run, and judge it as `status_of` does"
     try:
-        status = status_of(folder.read('status.json'))
+        status = status_of(folder.read('status.json'), trusted)
         is_unsure = status.state in ('waiting', 'died', 'unreachable')
         job = job_of(folder.read('job.json')) if is_unsure else None
         if status.state == 'missing' and not folder.is_run: status.note = 'the folder holds no run'

@@ -38,7 +38,7 @@ class RecordTail:
 
     def update(self) -> bool:   # whether there was anything new
         "Read what was written since the last call, or all if it is another file now; from any thread"
-        with self.reading, suppress(OSError), open_file(self.path or '') as f:
+        with self.reading, suppress(OSError), open_file(self.path or '', buffering=2**16) as f:
             f.seek(self.at - len(self.tail))
             if f.read(len(self.tail)) != self.tail:
                 self._begin()

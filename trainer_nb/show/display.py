@@ -42,6 +42,7 @@ class Budget:
         self.share, self.opened = share, perf_counter()
         self.next = 0.          # clock of the next drawing
         self.n = 0              # number of drawings
+        self.latest = math.inf  # seconds that the latest one took
 
     @property
     def is_due(self) -> bool: return perf_counter() >= self.next
@@ -53,8 +54,10 @@ class Budget:
         try: yield
         finally:
             self.n += 1
-            pause = (thread_time() - before)/self.share if start >= self.opened + 1 else 0.
-            self.next = start + max(.2, pause)
+            took = thread_time() - before
+            # the shorter of two: once in a while Python collects garbage in one, 0.1 s of it beside torch
+            pause = min(took, self.latest)/self.share if start >= self.opened + 1 else 0.
+            self.latest, self.next = took, start + max(.2, pause)
 
 # %% ../../nbs/show/02_display.ipynb #ebd2f1fe
 _AMBER = '#E69F00'
