@@ -20,7 +20,7 @@ FIT = START.replace(START_RUN, 'learn.fit(10**4)').replace(
     'hooks=[Slow()]', "hooks=[Slow(), Controls(), Checkpoint(Path(tempfile.mkdtemp())/'c')]")
 # button → what the page shows beside the buttons, or on them, once the training has done it
 DONE = {'Pause': 'paused at batch', 'Resume': 'resumed at batch', 'lr × 2': 'lr × 2 → ', 'lr ÷ 2': 'lr ÷ 2 → ',
-        'Checkpoint now': 'checkpoint saved', 'Stop after batch': 'stopped'}
+        'Checkpoint now': 'saved|saves', 'Stop after batch': 'stopped'}
 VIEWS = {'a run': (START, 'run.is_over or run.stop()'), 'a fit': (FIT, '')}
 # the ms after a click until the buttons or the text beside them change, and until the answer is there
 TIMES = '''([label, answer]) => new Promise((done, fail) => {
@@ -33,7 +33,8 @@ TIMES = '''([label, answer]) => new Promise((done, fail) => {
     const look = () => {
         const now = performance.now() - start
         if (!noted && state() != before) noted = now
-        const is_done = noted && row.innerText.includes(answer) || is_end && area.innerText.includes("stopped")
+        const is_answered = answer.split("|").some(o => row.innerText.includes(o))
+        const is_done = noted && is_answered || is_end && area.innerText.includes("stopped")
         if (!is_done) return
         stop()
         done([noted || now, now])

@@ -22,14 +22,17 @@ from .engine import job_of, process_of
 from .record import RecordTail
 
 # %% ../../nbs/runs/01_folder.ipynb #11abd2cb
+def _is_link(path):     # junctions are known from Python 3.12 on
+    return os.path.islink(path) or hasattr(os.path, 'isjunction') and os.path.isjunction(path)
+
 def path_in(folder: str|Path, name: str) -> Path:
     "Return a path in a folder; raises BadCheckpoint if it leads elsewhere, even by a link"
-    path = Path(folder)/name
-    try: is_inside = path.resolve() == Path(folder).resolve()/name and Path(folder) in path.parents
-    except (ValueError, OSError, RuntimeError): is_inside = False   # no name, or a cycle of links
-    if is_inside: return path
-    raise BadCheckpoint(f'{name!r} leads out of {Path(folder).name}, and was refused: '
-                        'expected a file in the folder')
+    folder, path = Path(folder), Path(folder)/name
+    inside = [o for o in (path, *path.parents) if folder in o.parents]
+    is_name = inside and '\0' not in name and '..' not in path.parts[len(folder.parts):]
+    # each look at the disk costs milliseconds beside a cell that computes, so only at what is inside
+    if is_name and not any(map(_is_link, inside)): return path
+    raise BadCheckpoint(f'{name!r} leads out of {folder.name}, and was refused: expected a file in the folder')
 
 def _number(digits): return int(digits) if len(digits) < 300 else float(digits)     # what follows may divide it
 
@@ -45,9 +48,7 @@ class RunFolder:
 
     def read(self, name: str) -> dict:  # empty if the file is missing or damaged
         "Read a JSON file that another process may be replacing"
-        try:    # a link in place of a file is not opened: only folders on the way must be looked at
-            path = self.file(name) if '/' in name else self.path/name
-            res = json.loads(read_file(path), parse_int=_number)
+        try: res = json.loads(read_file(self.file(name)), parse_int=_number)
         except (OSError, ValueError, RecursionError): return {}
         return res if isinstance(res, dict) else {}
 
@@ -120,7 +121,7 @@ def _last_seen(data):
 
 # %% ../../nbs/runs/01_folder.ipynb #4c794663
 def status_of(data: dict, trusted: float = 0.) -> RunStatus:
-    """Judge a run by its `status.json`, process and heartbeat; raises KeyError, TypeError or ValueError if it is damaged
+    """Judge a run by its `status.json`, process and heartbeat; raises KeyError, TypeError, ValueError if it is damaged
 
     A heartbeat of the last `trusted` seconds stands for the process, which takes long to look at.
     """
@@ -240,8 +241,11 @@ class Request:
         if 'refused' in o: raise RuntimeError(f'{self.what} was refused: {o["refused"]}')
         return o.get('done', '')
 
-    def __repr__(self):
-        o, wish = self.answer, _WISHES.get(self.what, self.what)
+    def __repr__(self): return self.text(self.answer)
+
+    def text(self, o: dict|None) -> str:
+        "Describe it and its answer"
+        wish = _WISHES.get(self.what, self.what)
         if o is None: return f'asked to {wish}'
         if 'done' not in o: return f'refused to {wish}: {o.get("refused")}'
         return f'{wish}: {o["done"]}' + (f' at batch {count_of(o, "batch")}' if 'batch' in o else '')

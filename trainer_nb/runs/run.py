@@ -139,7 +139,7 @@ class Run:
     def show(self) -> None:
         "Show the run in this cell: live while it trains, then as a picture and a table"
         if self._view is None or not self._view.is_usable:
-            self._view = View(self.folder, self._tail, lambda: self.state)
+            self._view = View(self.folder, self._tail)
         self._view.show()
         self._shown_in = current_cell()
 
