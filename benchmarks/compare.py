@@ -11,7 +11,7 @@ from base64 import b64encode
 from pathlib import Path
 from queue import Empty
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter, sleep, time
 
 import torch
 from jupyter_client.manager import start_new_kernel
@@ -64,8 +64,13 @@ def make(path, state):
     folder = RunFolder(path)
     folder.make()
     folder.write('run.json', {'name': path.name, 'settings': {'lr': path.name}, 'n_metrics': 0})
-    folder.write('status.json', {'state': state, **now_here(), 'heartbeat': 4e9, 'batch': 1000, 'end': 10**6})
+    beat(folder, state)
     return folder
+
+
+def beat(folder, state='running'):
+    "Write the status, as a training does each second"
+    folder.write('status.json', {'state': state, **now_here(), 'heartbeat': time(), 'batch': 1000, 'end': 10**6})
 
 
 def column(values): return b64encode(array('d', values)).decode()
@@ -88,7 +93,9 @@ def feed(home, rate, each):
     folders, n = [RunFolder(o) for o in sorted(Path(home).iterdir())], each*(1000//each)
     while True:
         start = perf_counter()
-        for folder in folders: append(folder, n, each)
+        for folder in folders:
+            append(folder, n, each)
+            beat(folder)
         n += each
         sleep(max(start + each/rate - perf_counter(), 0))
 

@@ -122,7 +122,7 @@ class _View:
         starts, res = {end: start for start, end in pairwise([self.first, *self.ends])}, {}
         for name in dict.fromkeys(chain(*self.rows.values())):
             known = [(n, row[name]) for n, row in self.rows.items() if name in row]
-            if name.startswith('train_'): known = [((starts[n] + 1 + n)/2, v) for n, v in known]
+            if name.startswith('train_'): known = [((starts[n] + 1 + n)/2, v) for n, v in known if n in starts]
             if name.startswith(('train_', 'valid_')): res[name] = thinned(known)
         return res
 

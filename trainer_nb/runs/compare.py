@@ -218,7 +218,6 @@ class Comparison(Watched):
     "Runs side by side; shows itself as a chart and a table"
     left = 1
     share = .016    # of a core, for drawing: to look at one takes some, too
-    share = .0135   # of a core, for drawing: to look takes some, too
 
     def __init__(self,
         sources: list[Source],      # with different names

@@ -133,7 +133,7 @@ def status_of(data: dict, trusted: float = 0.) -> RunStatus:
     if data['host'] != platform.node():
         if age < 30: return RunStatus(state, note, data)
         return RunStatus('unreachable', f'no sign of life from {data["host"]} for {ago(age)}', data)
-    if age >= trusted:
+    if not 0 <= age < trusted:
         process, name = process_of(data), f'process {data["pid"]}'
         if process is None: return RunStatus('died', f'{name} ended unexpectedly{_last_seen(data)}', data)
         if process.status() in ('stopped', 'tracing-stop'):

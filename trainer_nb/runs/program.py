@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..base import described, library_versions, plain_config
+from ..base import described, library_versions, plain_config, printable
 from ..loop import Learner
 from ..save import load_packed
 from ..show import flatten
@@ -57,7 +57,7 @@ def flat(settings: Any, most: int = 40) -> dict[str, str]:      # empty if it is
     "Write nested settings as text: dotted names, values of at most so many characters"
     try: found = flatten(settings) if isinstance(settings, dict) else {}
     except RecursionError: found = {}       # a file of somebody else may nest them a thousand times
-    return {k: str(v)[:most] for k, v in found.items()}
+    return {k: printable(str(v)[:most]) for k, v in found.items()}
 
 # %% ../../nbs/runs/02_program.ipynb #3f7f2688
 def versions() -> dict:
