@@ -199,7 +199,7 @@ def test_a_stop_in_a_window_resumes_bit_for_bit(kind, tmp_path):
     check_resume(make, tmp_path, at(True, 1), at(False, 3), n_epochs=2, valid_every=1)
 
 
-# Losses that are sums, weigh nothing, or do not count each target alike
+# Losses that are sums, or do not count each target alike
 
 @pytest.mark.parametrize('how, n', [('loss_fn', 2), ('step', 4)])
 def test_sums_are_added_up(n, how):
@@ -210,19 +210,6 @@ def test_sums_are_added_up(n, how):
     learn.fit(2)
     by_hand = plain(cut(windows(SIZES['ragged'], n)), 2, loss_of)
     assert all(torch.allclose(a, b, rtol=0, atol=1e-5) for a, b in zip(weights(learn.model), weights(by_hand)))
-
-def test_a_window_that_weighs_nothing():
-    "A number does what a tensor does"
-    def fit(kind):
-        def step(batch, learn):
-            mask = torch.full((len(batch[1]),), float(learn.state.batch_idx < 4))
-            loss = (F.cross_entropy(learn.model(batch[0]), batch[1], reduction='none')*mask).sum()
-            return {'loss': loss/mask.sum().clamp(min=1), 'n': kind(mask.sum())}
-        learn = learner([4]*6, GradAccum(2), train_step=step)
-        learn.fit(2)
-        assert all(o.isfinite().all() for o in weights(learn.model))
-        return learn.model
-    assert close(fit(int), fit(torch.as_tensor))
 
 W = torch.tensor([.2, 1.5, 4.])
 

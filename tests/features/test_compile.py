@@ -6,7 +6,7 @@ from shutil import which
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, plain_model, reasons, record, same, sgd, weights
+from common import batches, make_learner, reasons, record, same, sgd, weights
 from trainer_nb.all import (
     AMP, EMA, Compile, GradAccum, GradClip, Hook, LambdaHook, LRScheduler, Metric, OneCycle, accuracy
 )
@@ -152,10 +152,6 @@ def test_a_step_of_the_users_own_gets_a_compiled_model(model, step):
     assert graphs.count('linear') and not graphs.count('cross_entropy')
     check_close(learn, fit())
 
-def test_a_model_that_the_user_wrapped():
-    with reasons(): learn = run([Compile(backend='eager')], m=nn.DataParallel(small()))
-    check_close(learn, run(m=nn.DataParallel(small())))
-
 # What cannot be compiled
 
 def broken(gm, inputs): raise RuntimeError('no compiler here')
@@ -178,17 +174,6 @@ def test_an_error_of_the_loss_the_model_or_a_hook_is_its_own(error, kwargs):
     kwargs['hooks'] = [*kwargs['hooks'], Compile(backend='eager')]
     with reasons(), pytest.raises(error) as e: run(**kwargs)
     assert e.value.__context__ is None
-
-class Switch(Hook):
-    "Freezes or unfreezes the first layer at the start of an epoch, or in the middle of one"
-    def before_step(self, learn):
-        now = {0: False, 3: True, 7: False}.get(learn.state.optimizer_step)
-        if learn.training and now is not None: learn.model[0].requires_grad_(now)
-
-def test_what_is_frozen_and_unfrozen_during_a_fit():
-    def fit(*more): return run([Switch(), GradClip(1.), *more], m=plain_model())
-    with reasons(): learn = fit(Compile(backend='aot_eager'))
-    check_close(learn, fit(), 1e-6)
 
 # The optimizer's step
 

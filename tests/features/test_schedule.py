@@ -148,16 +148,6 @@ def test_a_scheduler_of_another_optimizer_is_refused():
     with pytest.raises(ValueError, match='StepLR of another optimizer'):
         learn.fit(1, hooks=LRScheduler(lambda opt: S.StepLR(learn.opt, 1)))
 
-def test_other_options_follow_too_and_are_restored():
-    class Decay(S.LambdaLR):
-        def step(self, *args):
-            super().step(*args)
-            for g in self.optimizer.param_groups: g['weight_decay'] = .01*self.last_epoch
-    learn, seen = make_learner(optim=lambda p: AdamW(p, .1)), []
-    see = LambdaHook(before_step=lambda learn: seen.append(learn.opt.param_groups[0]['weight_decay']))
-    learn.fit(1, hooks=[LRScheduler(lambda opt: Decay(opt, lambda i: 1.)), see])
-    assert seen == pytest.approx([0, .01, .02, .03, .04]) and groups_of(learn)[0]['weight_decay'] == .01
-
 
 # Steps that are none, errors and stops
 
@@ -219,15 +209,6 @@ def test_another_length_is_another_plan(kind, stop, then, factor, tmp_path):
     steps, expected = learn.history.steps, whole.history.steps
     assert steps['lr'][n:] == pytest.approx([factor*o for o in expected['lr'][n:]], rel=1e-6, abs=1e-12)
     assert steps.get('momentum', [])[n:] == pytest.approx(expected.get('momentum', [])[n:], rel=1e-6)
-
-def test_torchs_schedulers_keep_their_plan(tmp_path):
-    def new(*hooks):
-        return make_learner(hooks=[LRScheduler(SCHEDS['CosineAnnealingLR']), *hooks], optim=lambda p: SGD(p, .1))
-    new(stop_when(lambda learn: learn.history.n_steps == 7), Checkpoint(tmp_path)).fit(2)
-    learn, whole = new(Checkpoint(tmp_path)), new()
-    with pytest.warns(UserWarning, match='planned for 10 steps.* 15'): learn.fit(3, resume=True)
-    whole.fit(2)
-    assert learn.history.steps['lr'][:10] == pytest.approx(whole.history.steps['lr'])
 
 
 # The end of a schedule is that of its fit

@@ -7,10 +7,10 @@ from functools import cache, partial
 
 import torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from trainer_nb.all import (
-    AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Hook, Learner, OneCycle, WarmupCosine, accuracy, set_seed
+    AMP, EMA, Freeze, FreezeBN, GradAccum, GradClip, Learner, OneCycle, WarmupCosine, accuracy, set_seed
 )
 
 BUGS = {}           # name → (function, name of the finding, source)
@@ -49,10 +49,6 @@ def make(model=None, x=None, y=None, loss_fn=F.cross_entropy, train=None, valid=
     model = mlp() if model is None else model() if not isinstance(model, nn.Module) else model
     if not isinstance(optim, (type, partial, torch.optim.Optimizer)): optim, lr = optim(model), None
     return Learner(model, train, valid, bs=32, loss_fn=loss_fn, optim=optim, lr=lr, display=False, **kwargs)
-
-def step(loss):
-    "A step of one's own, of `loss(model, batch)`"
-    return dict(loss_fn=None, train_step=lambda batch, learn: {'loss': loss(learn.model, batch)})
 
 def binary(): return (digits()[1] % 2).float()[:, None]
 
@@ -132,15 +128,9 @@ def step_in(training):
 
 def dropping(): return nn.Sequential(nn.Dropout(.2), mlp())
 
-class InEval(Hook):
-    "Keep a part of the model in evaluation mode"
-    def __init__(self, part=lambda model: model): self.part = part
-    def before_epoch(self, learn): self.part(learn.model).eval()
-
 bug('wrong_mode', 'fartashf/vsepp/issues/4', step_in_evaluation_mode=lambda: make(dropping, **step_in(False)))
 bug('wrong_mode', 'wolny/pytorch-3dunet/issues/53',
     validation_in_training_mode=lambda: make(dropping, **step_in(True)))
-bug('wrong_mode', model_in_evaluation_mode_by_a_hook=lambda: make(dropping, hooks=[InEval()]))
 
 # data
 
@@ -176,12 +166,6 @@ bug('unscaled_targets', prices_in_euros=lambda: make(mlp(1), y=price()*80_000 + 
 
 # healthy set-ups: usual ones, and unusual ones that look like a bug
 
-class Pairs(Dataset):
-    "Augmented samples"
-    def __init__(self, x, y): self.x, self.y = x, y
-    def __len__(self): return len(self.x)
-    def __getitem__(self, i): return self.x[i] + .1*torch.randn(64), self.y[i]
-
 class Stream(IterableDataset):
     def __iter__(self):
         g = torch.Generator().manual_seed(torch.randint(1 << 30, ()).item())
@@ -189,33 +173,9 @@ class Stream(IterableDataset):
             x = torch.randn(64, generator=g)
             yield x, (x[:10].sum() > 0).long()
 
-def gan_step(batch, learn):
-    model, real = learn.model, batch[0]
-    fake, one = model[0](torch.randn(len(real), 8)), torch.ones(len(real), 1)
-    yield 'd', bce(model[1](real), one) + bce(model[1](fake.detach()), 0*one)
-    yield 'g', bce(model[1](fake), one)
-
-def vae_loss(model, batch):
-    mean, log_var = model[0](batch[0]).chunk(2, 1)
-    pred = model[1](mean + torch.randn_like(mean)*(log_var/2).exp())
-    return mse(pred, batch[0]) - .001*(1 + log_var - mean.square() - log_var.exp()).mean()
-
-def teacher_loss(model, batch):
-    mode = model.training
-    with torch.no_grad(): targ = model.eval()(batch[0]).softmax(1)
-    return F.cross_entropy(model.train(mode)(batch[0]), (targ + F.one_hot(batch[1], 10))/2)
-
 def wave():
     y = (torch.arange(420)*.1).sin() + .1*randn(420)
     return y.unfold(0, 20, 1)[:400, :, None], y[20:, None]
-
-def language_model():
-    "Attention and tied weights"
-    head = nn.Linear(32, 50, bias=False)
-    model = Net(lambda o, x: o.head(o.block(o.embed(x) + o.pos)).transpose(1, 2), head=head, embed=nn.Embedding(50, 32),
-                pos=nn.Parameter(torch.zeros(12, 32)), block=nn.TransformerEncoderLayer(32, 2, 64, batch_first=True))
-    model.embed.weight = head.weight
-    return model
 
 def adapted():
     "A frozen layer with an adapter of low rank, which begins with zeros"
@@ -244,15 +204,11 @@ HEALTHY = dict(      # name → function
     regression=lambda: make(mlp(1), y=price(), loss_fn=nn.MSELoss()),
     linear_regression=lambda: make(nn.Linear(64, 1), y=price(), loss_fn=mse),
     autoencoder=lambda: make(mlp(64), y=digits()[0], loss_fn=mse),
-    vae=lambda: make(lambda: nn.Sequential(mlp(16), mlp(64, n_in=8)), **step(vae_loss)),
-    gan=lambda: make(lambda: nn.Sequential(mlp(64, n_in=8), mlp(1)), loss_fn=None, train_step=gan_step,
-                     optim=lambda o: {'g': Adam(o[0].parameters(), 2e-4), 'd': Adam(o[1].parameters(), 2e-4)}),
     images_with_batchnorm=lambda: make(cnn, x=images(), metrics=accuracy, hooks=[OneCycle(.01)]),
     pixels_from_0_to_1=lambda: make(cnn, x=(images().clip(-1) + 1)/3.2),
     prices_scaled_in_forward=lambda: make(Net(lambda o, x: o.net(x)*8e4, net=mlp(1)), y=price()*8e4, loss_fn=F.l1_loss),
     segmentation=lambda: make(nn.Conv2d(1, 2, 3, padding=1), x=images(), y=(images()[:, 0] > 0).long()),
     tokens=lambda: make(texts, *tokens()),
-    language_model=lambda: make(language_model, tokens()[0].sort().values, tokens()[0].sort().values.roll(-1, 1)),
     forecast=lambda: make(Net(lambda o, x: o.head(o.rnn(x)[0][:, -1]), rnn=nn.LSTM(1, 32, batch_first=True),
                               head=nn.Linear(32, 1)), *wave(), loss_fn=mse),
     frozen_by_a_hook=lambda: make(cnn, x=images(), hooks=[Freeze('0', '1'), FreezeBN()]),
@@ -261,9 +217,7 @@ HEALTHY = dict(      # name → function
     small_rate=lambda: make(lr=2e-5),
     warmup=lambda: make(hooks=[WarmupCosine(1e-3, warmup=.3), EMA(.99), GradClip(1.)]),
     accumulation_and_bf16=lambda: make(hooks=[GradAccum(2), AMP()]),
-    augmentation=lambda: make(train=DataLoader(Pairs(*rows(0, 320)), 32, shuffle=True)),
     stream=lambda: make(mlp(2), train=DataLoader(Stream(), 32), valid=(randn(80, 64), tokens()[1][:80])),
-    teacher=lambda: make(dropping, **step(teacher_loss)),
     one_batch=lambda: make(train=[rows(0, 320)], valid=[rows(320, 400)]),
     two_sets=lambda: make(valid={'a': rows(320, 360), 'b': rows(360, 400)}),
 )

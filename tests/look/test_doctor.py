@@ -1,4 +1,4 @@
-"`learn.doctor()` names planted bugs, raises no false alarm, and changes nothing"
+"`learn.doctor()` names planted bugs, and raises no false alarm; that it changes nothing, see show/test_lr_find.py"
 import gc, random, re, time, weakref
 
 import pytest, torch, torch.nn.functional as F
@@ -31,8 +31,9 @@ def test_healthy(name):
     assert bool(notes) == (name in ('fine_tuning', 'adapter'))
     assert all(o in str(res) and o in res._repr_html_() and o.startswith('frozen: ') for o in notes)
 
-@pytest.mark.soak
-@pytest.mark.parametrize('name', NAMES)
+SOME = 'dcgan', 'distillation', 'nano_gpt'
+
+@pytest.mark.parametrize('name', [pytest.param(o, marks=[pytest.mark.soak]*(o not in SOME)) for o in NAMES])
 def test_real_programs(name):
     random.seed(0)
     res = program(name).learner(display=False).doctor()
@@ -40,18 +41,6 @@ def test_real_programs(name):
 
 def test_each_check_has_a_bug_that_it_names():
     assert {f.__name__[1:] for f in CHECKS} == {name for _, name, _ in BUGS.values()}
-
-@pytest.mark.parametrize('name', ['accumulation_and_bf16', 'stream'])
-def test_a_fit_after_a_look_is_the_fit_without(name):
-    "What a look leaves as it is, tests/show/test_lr_find.py compares"
-    histories = []
-    for has_looked in False, True:
-        torch.manual_seed(0)
-        learn = HEALTHY[name]()
-        torch.manual_seed(3)
-        if has_looked: learn.doctor()
-        histories.append(learn.fit(2).steps['train_loss'])
-    assert histories[0] == histories[1]
 
 def test_errors():
     x, y = torch.randn(64, 4), torch.randint(3, (64,))
@@ -63,8 +52,7 @@ def test_errors():
             (Learner(nn.Linear(4, 3), iter([(x, y)]), loss_fn=F.cross_entropy, display=False), 'read only once'),
             (Learner(nn.Linear(4, 3), loss_fn=F.cross_entropy, display=False), 'no train_dl'),
             (make(mlp().requires_grad_(False)), 'no trainable parameters'),
-            (make(hooks=[Freeze('0', '2')]), 'leaves nothing to train'),
-            (make(optim=torch.optim.Adam(mlp().parameters()), lr=None), 'not parameters of the model')]:
+            (make(hooks=[Freeze('0', '2')]), 'leaves nothing to train')]:
         with pytest.raises(ValueError, match=words): learn.doctor()
 
 def slow(x):

@@ -6,10 +6,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from common import Broken, make_learner, problem
-from trainer_nb.all import Freeze, Learner
+from trainer_nb.all import Freeze
 
 class Block(nn.Module):
-    "A part that is called twice, one that is not called, a recurrent one, and named arguments"
+    "A part that is called twice, one that is not called, and named arguments"
     def __init__(self):
         super().__init__()
         self.lin, self.out, self.idle = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(5, 5)
@@ -27,19 +27,6 @@ def test_shapes_parameters_and_flops_by_hand():
     assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
     s = make_learner(train_dl=problem(), hooks=[Freeze('0')]).summary()
     assert s.n_params - s.n_trained == 4*8 + 8
-
-def test_recurrent_layers_are_counted_or_named():
-    "What torch's counter leaves out depends on the device and the version"
-    from torch.utils.flop_counter import FlopCounterMode
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn, self.out = nn.LSTM(8, 5, batch_first=True), nn.Linear(5, 3)
-        def forward(self, x): return self.out(self.rnn(x)[0][:, 0])
-    model, x = Model(), torch.randn(6, 4, 8)
-    s = Learner(model, (x, torch.zeros(6).long()), loss_fn=nn.CrossEntropyLoss(), display=False).summary()
-    with FlopCounterMode(display=False) as f: model.rnn(x)
-    assert any('rnn (LSTM)' in o for o in s.notes()) == (not f.get_total_flops())
 
 def test_a_wrong_shape_is_marked_with_all_layers_before_it():
     inner = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(7, 3)))
@@ -67,27 +54,16 @@ def test_a_deep_model_is_cut_and_says_so():
     s = learn.summary()
     assert len(s.shown()) == 42 and '80 inner layers' in repr(s) and len(learn.summary(depth=2).shown()) == 122
 
-# What to do about an error
-
-class Silent(nn.Linear):
-    def forward(self, x): super().forward(x)
-
-def raising(text):
-    def forward(x): raise RuntimeError(text)
-    model = nn.Linear(4, 1)
-    model.forward = forward
-    return model
+# What to do about an error of a GPU; others are in loop/test_mistakes.py
 
 FAILED, APART = 'CUDA error: device-side assert triggered', 'expected all tensors to be on the same device'
 
-@pytest.mark.parametrize('model, swap, loss_fn, words', [
-    (nn.Linear(4, 1), True, F.mse_loss, 'are x and y swapped'), (Silent(4, 1), False, F.mse_loss, 'with a return'),
-    (nn.Linear(4, 1), False, nn.BCELoss(), 'takes probabilities'),
-    (raising(FAILED), False, F.cross_entropy, 'class ids'), (raising(FAILED), False, nn.BCELoss(), 'with_logits'),
-    (raising(APART), False, F.cross_entropy, 'nn.ModuleList')])
-def test_an_error_has_one_advice(model, swap, loss_fn, words):
-    x, y = torch.rand(8, 4)*1e4, torch.ones(8, 1)
-    with pytest.raises(Exception) as e:
-        Learner(model, (y, x) if swap else (x, y), loss_fn=loss_fn, display=False).fit(1)
-    advice, place = e.value.__notes__
-    assert words in advice and place.startswith('raised')
+@pytest.mark.parametrize('text, loss_fn, words', [
+    (FAILED, F.cross_entropy, 'class ids'), (FAILED, nn.BCELoss(), 'with_logits'),
+    (APART, F.cross_entropy, 'nn.ModuleList')])
+def test_errors_on_a_gpu_name_the_loss_and_layers_in_a_list(text, loss_fn, words):
+    learn = make_learner(loss_fn=loss_fn)
+    def model(x): raise RuntimeError(text)
+    learn.model.forward = model
+    with pytest.raises(RuntimeError) as e: learn.fit(1)
+    assert words in e.value.__notes__[0]
