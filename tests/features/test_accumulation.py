@@ -2,7 +2,6 @@
 import math
 from copy import deepcopy
 from functools import partial
-from itertools import permutations
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -119,13 +118,12 @@ class Hand:
 @pytest.mark.parametrize('n, every, clip, amp', [
     (1, 2, None, False), (2, 1, {'d': .2, 'g': .05}, False), (3, 2, None, True), (4, 3, {'d': .2, 'g': .05}, True)])
 def test_two_optimizers_against_a_loop_by_hand(n, every, clip, amp):
-    "Bit for bit, in any order of the hooks, also where a validation falls into an open window"
+    "Bit for bit, in either order of the hooks, also where a validation falls into an open window"
     data, hand = cut(SIZES['wild']), Hand(n, clip, amp)
     for _ in range(2): hand.epoch(data, every)
     makers = [lambda: GradAccum(n), lambda: EMA(.9, warmup=False), GradNorm, NaNGuard, lambda: LRScheduler(slower),
               *[AMP]*amp, *[lambda: GradClip(clip)]*bool(clip)]
-    orders = [*permutations(makers)]
-    for order in orders[::len(orders)//3]:
+    for order in makers, makers[::-1]:
         learn = pair_learner(each_loss(every), data, *[f() for f in order], valid_dl=data)
         learn.fit(2, valid_every=2)
         assert same(weights(learn.model), weights(hand.m)) and same(weights(learn.ema.model), weights(hand.average))

@@ -1,17 +1,28 @@
 "Hooks between loss and step: skipped steps are none, the guard keeps the last good step, nothing is read"
 import math
 from collections import Counter
+from itertools import permutations
 
 import pytest, torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from common import batches, make_learner, plain_model as model, same, weights
-from test_accumulation import OPTIMS, Pair, cut, d_loss, g_loss, pair_learner, slower
+from test_accumulation import OPTIMS, SIZES, Pair, cut, d_loss, g_loss, pair_learner, slower
 from test_average import normed
 from test_no_sync import N_TRAIN, N_VALID, allowed_reads, assert_allowed, fit as counted_fit, in_list
 from trainer_nb.all import (
     AMP, CancelStep, EMA, Freeze, GradAccum, GradClip, GradNorm, LRScheduler, LambdaHook, NaNGuard)
+
+
+def test_all_orders_of_registration():
+    "They give the same, bit for bit; that it is right, test_accumulation.py shows"
+    makers, found = [lambda: GradAccum(3), lambda: GradClip(.1), lambda: EMA(.9), GradNorm, NaNGuard, AMP], []
+    for order in [*permutations(makers)][::97]:
+        learn = make_learner(model(), cut(SIZES['wild']), optim=OPTIMS['sgd'], hooks=[f() for f in order])
+        norms = torch.tensor(learn.fit(2).steps['grad_norm']).nan_to_num()
+        found.append([*weights(learn.model), *weights(learn.ema.model), norms])
+    assert all(same(o, found[0]) for o in found)
 
 
 # Steps that a scaler skips
@@ -115,6 +126,7 @@ def test_the_guard_keeps_the_last_good_step(optim, what, i, every, where):
         assert a.keys() == b.keys() or not any(o.any() for o in a.values())     # a fused optimizer has made its zeros
         assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in b if b[k] is not None)
     assert all(o.isfinite().all() for o in weights(learn.ema.model))
+    learn.valid_dl = None
     learn.fit(1)
     assert all(o.isfinite().all() for o in weights(learn.model))
 
