@@ -1,4 +1,6 @@
 "Activations: numbers are those of hooks made by hand, the training is the one without it, and nothing stays behind"
+from contextlib import nullcontext
+
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
@@ -18,21 +20,23 @@ class Net(nn.Module):
 
 LAYERS = ['conv.0', 'conv.1', 'conv.2', 'body.1', 'body.2', 'twice', 'head']
 
-def learner(*hooks, model=None, **kwargs):
+def learner(*hooks):
     set_seed(0)
-    default = {'train_dl': problem(), 'bs': 5, 'lr': .05, 'hooks': hooks}
-    return make_learner(Net() if model is None else model, **{**default, **kwargs})
+    return make_learner(Net(), problem(), problem(seed=2), bs=5, lr=.05, hooks=hooks)
 
 def n_forward_hooks(learn): return sum(len(m._forward_hooks) for m in learn.model.modules())
 
-@pytest.mark.parametrize('others', [
-    [lambda: GradAccum(3)], [lambda: AMP('bf16')], [lambda: GradClip(.1), EMA]], ids=['accum', 'amp', 'clip'])
-def test_the_training_is_that_without_it(others, optim=torch.optim.AdamW):
+def test_the_training_is_that_without_it():
+    "It measures no validation, and nothing in a dry run"
     def run(*hooks):
-        learn = learner(*hooks, *(o() for o in others), optim=optim, valid_dl=problem(seed=2))
-        learn.fit(3)
-        return digest(learn), torch.rand(3).tolist()
-    assert run(Activations(every=2)) == run()
+        learn = learner(*hooks, GradAccum(3), AMP('bf16'), GradClip(.1), EMA())
+        learn.fit(3, valid_first=True)
+        res = digest(learn), torch.rand(3).tolist()
+        with learn.dry_run() as r: r.train_batch()
+        assert n_forward_hooks(learn) == 0
+        return res
+    watch = Activations(every=2)
+    assert run(watch) == run() and watch.at == [*range(0, 15, 2)]
 
 def test_values_are_those_made_by_hand():
     "Each batch: first calls of the layers, units by layer"
@@ -40,12 +44,12 @@ def test_values_are_those_made_by_hand():
     class ByHand(Hook):
         def before_step(self, learn):
             self.now, self.handles = {}, []
-            for name in LAYERS:
+            for name in LAYERS if learn.training else ():
                 def see(m, args, out, name=name): self.now.setdefault(name, out.detach().clone())
                 self.handles.append(learn.model.get_submodule(name).register_forward_hook(see, prepend=True))
         def after_step(self, learn):
             for o in self.handles: o.remove()
-            seen.append(self.now)
+            if learn.training: seen.append(self.now)
     watch = Activations(every=1)
     learner(watch, ByHand()).fit(2)
     v = watch.values
@@ -56,40 +60,23 @@ def test_values_are_those_made_by_hand():
             assert v['mean'][i, k].item() == pytest.approx(x.mean().item(), abs=1e-6)
             assert v['deviation'][i, k].item() == pytest.approx(x.std(correction=0).item(), rel=1e-5)
             units = x.transpose(0, 1).flatten(1)        # channels or features, in dimension 1
-            if len(x) > 1 or x.ndim > 2:
-                dead = sum(len(o.unique()) == 1 for o in units)/len(units)
-                assert v['dead'][i, k].item() == pytest.approx(dead)
+            dead = sum(len(o.unique()) == 1 for o in units)/len(units)
+            assert v['dead'][i, k].item() == pytest.approx(dead)
             counts = torch.histc(x.flatten().asinh(), module._N_BINS, -module._EDGE, module._EDGE)
             assert torch.allclose(v['bins'][i, k], counts/x.numel())
 
-def leave(how):
-    def f(learn):
-        if learn.state.batch_idx != 2 or not learn.training: return
-        if how is None: learn.stop()
-        else: raise how
-    return LambdaHook(after_pred=f)
-
-@pytest.mark.parametrize('how, n', [
-    (RuntimeError('on purpose'), 2), (CancelStep(), 4), (None, 3)], ids=['error', 'cancel', 'stop'])
-def test_no_forward_hook_is_left(how, n):
-    watch = Activations(every=1)
-    learn = learner(watch, leave(how))
-    try: learn.fit(1)
-    except (RuntimeError, KeyboardInterrupt): pass
-    assert n_forward_hooks(learn) == 0
-    assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
-
-def test_nothing_is_measured_in_validation_and_dry_runs():
-    watch = Activations(every=1)
-    learn = learner(watch, valid_dl=problem(seed=2))
-    learn.fit(1, valid_first=True)
-    with learn.dry_run() as r: r.train_batch()
-    assert watch.at == list(range(5)) and n_forward_hooks(learn) == 0
+def test_an_error_or_a_cancelled_batch_leaves_no_forward_hook():
+    for how, n in (RuntimeError('on purpose'), 2), (CancelStep(), 4):
+        def leave(learn):
+            if learn.training and learn.state.batch_idx == 2: raise how
+        watch = Activations(every=1)
+        learn = learner(watch, LambdaHook(after_pred=leave))
+        with nullcontext() if n == 4 else pytest.raises(RuntimeError, match='purpose'): learn.fit(1)
+        assert n_forward_hooks(learn) == 0
+        assert len(watch.at) == len(watch.rows) == len(set(watch.at)) == n
 
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(module, '_MOST', 8)
     watch = Activations(every=1)
-    learn = learner(watch)
-    learn.fit(10)
+    learner(watch).fit(10)
     assert watch.thinned == 8 and watch.at == list(range(0, 50, 8)) and len(watch.rows) == 7
-    assert watch.state_dict()['rows'].nbytes == 7*len(LAYERS)*4*84

@@ -6,7 +6,7 @@ from shutil import which
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, plain_model, reasons, record, same, weights
+from common import batches, make_learner, reasons, record, same, sgd, weights
 from trainer_nb.all import (
     AMP, EMA, Compile, GradAccum, GradClip, Hook, LambdaHook, LRScheduler, Metric, OneCycle, accuracy
 )
@@ -17,14 +17,16 @@ def small():
     body = nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh()
     return nn.Sequential(*body, nn.Dropout(.2), nn.Linear(8, 3))
 
-OPTIMS = {'sgd': lambda p: torch.optim.SGD(p, .1, momentum=.9), 'adamw': lambda p: torch.optim.AdamW(p, .01),
-          'fused': lambda p: torch.optim.AdamW(p, .01, fused=True)}
+def adamw(p): return torch.optim.AdamW(p, .01)
+def fused(p): return torch.optim.AdamW(p, .01, fused=True)
+def lbfgs(p): return torch.optim.LBFGS(p, .1, max_iter=3)
 
-def run(hooks=(), n=3, m=None, **kwargs):
+def slower(opt): return torch.optim.lr_scheduler.ExponentialLR(opt, .9)
+
+def run(hooks=(), n=2, m=None, **kwargs):
     torch._dynamo.reset()
-    torch.manual_seed(0)
-    learn = make_learner(small() if m is None else m, batches(), batches(), **{'optim': OPTIMS['adamw'], **kwargs},
-                         hooks=hooks)
+    options = {'train_dl': batches(), 'valid_dl': batches(), 'optim': adamw, **kwargs}
+    learn = make_learner(small() if m is None else m, **options, hooks=hooks)
     torch.manual_seed(1)
     learn.fit(n)
     return learn
@@ -41,39 +43,41 @@ class Graphs(list):
         return graph.forward
     def count(self, *names): return sum(all(o in graph for o in names) for graph in self)
 
+class Shown(Hook):
+    provides = ('display',)
+    def __init__(self): self.texts = []
+    def annotate(self, learn, *texts): self.texts.append(texts)
+
 HAS_COMPILER = which('g++') or which('clang++')
 
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=[
     pytest.mark.soak, pytest.mark.skipif(not HAS_COMPILER, reason='inductor needs a C++ compiler')])])
 def test_equals_the_plain_step(backend):
-    "Dropout draws the same numbers; the model does not change, neither after the fit nor in it"
-    seen = []
+    "Dropout draws the same numbers; the model does not change, neither after the fit nor in it; the display tells"
+    seen, shown, hook = [], Shown(), Compile(backend=backend)
     def state(model): return type(model), [*model.state_dict()], model.forward, model._compiled_call_impl
-    def look(learn): seen.append(state(learn.own_model))
-    model, kwargs = small(), {'metrics': [accuracy], 'optim': OPTIMS['fused']}
+    look = LambdaHook(after_step=lambda learn: seen.append(state(learn.own_model)))
+    model, kwargs = small(), {'metrics': [accuracy], 'optim': fused}
     before = state(model)
-    with reasons(): learn = run([Compile(backend=backend), LambdaHook(after_step=look)], m=model, **kwargs)
+    with reasons(): learn = run([hook, shown, look], m=model, **kwargs)
     check_close(learn, run(**kwargs))
-    assert len(seen) == 30 and all(o == before for o in [*seen, state(model)]) and learn.model is model
-
-class Slower(Hook):
-    def after_step(self, learn):
-        if learn.stepped:
-            for g in learn.opt.param_groups: g['lr'] *= .9
+    assert len(seen) == 20 and all(o == before for o in [*seen, state(model)]) and learn.model is model
+    assert [o[0] for o in shown.texts] == ['compiling…', '']*2      # for training and validation, each once
+    assert shown.texts[-1][1] == f'compiled in {hook.time_s:.1f} s'
+    learn.fit(1)
+    assert len(shown.texts) == 4
 
 def test_model_and_loss_are_one_graph():
     "In training and validation, for whatever size and rate, in each fit and for an average; the optimizer is another"
     graphs = Graphs()
     hook = Compile(backend=graphs, optimizer=True)
-    learn = run([hook, Slower(), EMA(.5)], n=2)
+    learn = run([hook, LRScheduler(slower), EMA(.5)])
     n = len(graphs)
     assert graphs.count('linear', 'cross_entropy') == n - 1 and n <= 6
     learn.fit(3, valid_every=2)
-    learn.fit(2)
     assert len(graphs) == n and not hook.reasons and hook.time_s == 0
-    plain = run([Slower(), EMA(.5)], n=2)
+    plain = run([LRScheduler(slower), EMA(.5)])
     plain.fit(3, valid_every=2)
-    plain.fit(2)
     check_close(learn, plain)
 
 class Named(nn.Module):
@@ -92,18 +96,13 @@ NAMED = [{'x': x, 'scale': torch.ones(len(x)), 'labels': y} for x, y in batches(
     lambda: {'loss_fn': partial(F.cross_entropy, reduction='sum')},
     lambda: {'m': Named(), 'loss_fn': ignoring, 'train_dl': NAMED, 'valid_dl': NAMED,
              'metrics': [Metric(accuracy, pred='logits')]},
-    lambda: {'more': [GradAccum(2), AMP(), GradClip(1.)]},
-    lambda: {'optim': lambda p: torch.optim.LBFGS(p, .1, max_iter=3)},
+    lambda: {'hooks': [GradAccum(2), AMP(), GradClip(1.)]},
+    lambda: {'optim': lbfgs},
 ], ids=['weights', 'sum', 'named', 'hooks', 'closure'])
 def test_losses_and_their_weights(make):
     def fit(*hooks):
-        torch.manual_seed(0)
-        options = {'train_dl': batches(), 'valid_dl': batches(), 'm': small(), 'more': [], **make()}
-        data, more, m = [options.pop(k) for k in ('train_dl', 'valid_dl')], options.pop('more'), options.pop('m')
-        learn = make_learner(m, *data, **{'optim': OPTIMS['sgd'], **options}, hooks=[*hooks, *more])
-        torch.manual_seed(1)
-        learn.fit(2)
-        return learn
+        options = {'m': small(), 'optim': sgd, 'hooks': [], **make()}
+        return run([*hooks, *options.pop('hooks')], **options)
     graphs = Graphs()
     with reasons(): learn = fit(Compile(backend=graphs))
     assert graphs.count('cross_entropy') == len(graphs) > 0
@@ -111,20 +110,17 @@ def test_losses_and_their_weights(make):
 
 # What a hook or a step of the user's sees
 
-def test_a_hook_between_model_and_loss_sees_the_prediction():
-    def halve(learn): learn.pred = learn.pred/2
-    graphs = Graphs()
-    learn = run([Compile(backend=graphs), LambdaHook(after_pred=halve)])
-    assert len(graphs) and not graphs.count('cross_entropy')
-    check_close(learn, run([LambdaHook(after_pred=halve)]))
-
 class Penalty(Hook):
     def after_loss(self, learn): learn.loss = learn.loss + .1*learn.pred.square().mean()
 
-def test_a_penalty_on_the_prediction_has_its_gradient():
-    "Elsewhere it has no graph, which would cost memory and time"
+def test_hooks_between_model_loss_and_backward_work():
+    "A prediction that no hook may need has no graph, which would cost memory and time"
+    def halve(learn): learn.pred = learn.pred/2
+    graphs, graphed = Graphs(), []
+    learn = run([Compile(backend=graphs), LambdaHook(after_pred=halve)])
+    assert len(graphs) and not graphs.count('cross_entropy')
+    check_close(learn, run([LambdaHook(after_pred=halve)]))
     check_close(run([Compile(backend='aot_eager'), Penalty()]), run([Penalty()]))
-    graphed = []
     run([Compile(backend='eager'), LambdaHook(after_step=lambda learn: graphed.append(learn.pred.requires_grad))])
     assert not any(graphed)
 
@@ -137,112 +133,75 @@ def two_steps(batch, learn):
 
 def both(): return nn.ModuleDict({'a': small(), 'b': small()})
 
+def check_view(learn):
+    "The model of the pass is the user's but for its call, and copies of it are plain"
+    view, own = learn.model, learn.own_model
+    assert isinstance(view, type(own)) and [*view.state_dict()] == [*own.state_dict()]
+    assert all(p is q for p, q in zip(view.parameters(), own.parameters(), strict=True))
+    if isinstance(own, nn.Sequential):
+        assert vars(view) is vars(own) and type(copy.deepcopy(view)) is nn.Sequential is type(copy.copy(view))
+
 @pytest.mark.parametrize('model, step', [(small, own_step), (both, two_steps)])
 def test_a_step_of_the_users_own_gets_a_compiled_model(model, step):
     def fit(*hooks):
         m = model()
-        if step is two_steps: optim = {k: OPTIMS['sgd'](m[k].parameters()) for k in 'ab'}
-        else: optim = OPTIMS['sgd']
-        torch.manual_seed(1)
-        learn = make_learner(m, batches(), train_step=step, optim=optim, hooks=hooks)
-        learn.fit(2)
-        return learn
+        optim = sgd if model is small else {k: sgd(m[k].parameters()) for k in 'ab'}
+        return run(hooks, m=m, valid_dl=None, train_step=step, loss_fn=None, optim=optim)
     graphs = Graphs()
     with reasons(): learn = fit(Compile(backend=graphs), LambdaHook(before_step=check_view))
     assert graphs.count('linear') and not graphs.count('cross_entropy')
     check_close(learn, fit())
 
-def check_view(learn):
-    "The model of the pass is the user's but for its call, and copies of it are plain"
-    view, own = learn.model, learn.own_model
-    assert isinstance(view, type(own)) and [*view.state_dict()] == [*own.state_dict()] and view.training
-    assert all(p is q for p, q in zip(view.parameters(), own.parameters(), strict=True))
-    if isinstance(own, nn.Sequential):
-        assert vars(view) is vars(own) and type(copy.deepcopy(view)) is nn.Sequential is type(copy.copy(view))
-
-def test_a_step_that_does_not_call_it_is_reported():
-    model = small()
-    def step(batch): return {'loss': F.cross_entropy(model(batch[0]), batch[1])}
-    with reasons('compiled nothing'): run([Compile(backend='eager')], m=model, loss_fn=None, train_step=step)
-
-@pytest.mark.parametrize('wrap', [partial(torch.compile, backend='eager'), nn.DataParallel])
-def test_a_model_that_the_user_wrapped(wrap):
-    with reasons(): learn = run([Compile(backend='eager')], m=wrap(small()))
-    check_close(learn, run(m=wrap(small())))
-    assert len(learn.predict((batches()[0][0],))) == 5
-
 # What cannot be compiled
 
 def broken(gm, inputs): raise RuntimeError('no compiler here')
 
-def test_a_backend_that_fails():
-    with reasons('does not compile the forward of Sequential and its loss, because of .*'):
-        learn = run([Compile(backend=broken)])
-    assert same(weights(learn.model), weights(run().model)) and record(learn) == record(run())
+def test_what_is_not_compiled_is_reported():
+    "A backend that fails: all is as without it; a step that does not call the model"
+    with reasons('forward of Sequential and its loss'): learn = run([Compile(backend=broken)])
+    assert same(weights(learn.model), weights((plain := run()).model)) and record(learn) == record(plain)
+    model = small()
+    def step(batch): return {'loss': F.cross_entropy(model(batch[0]), batch[1])}
+    with reasons('compiled nothing'): run([Compile(backend='eager')], m=model, loss_fn=None, train_step=step)
 
-def test_an_error_of_the_model_or_the_loss_is_its_own():
-    hooks = [Compile(backend='eager'), LambdaHook(after_step=lambda learn: 1/0)]
-    with pytest.raises(ZeroDivisionError): run(hooks)
-    def loss(pred, targ): raise LookupError('of the loss')
-    for m, loss_fn in (small(), loss), (nn.Linear(5, 3), F.cross_entropy):
-        with reasons(), pytest.raises((LookupError, RuntimeError)) as e:
-            run([Compile(backend='eager')], m=m, loss_fn=loss_fn)
-        assert e.type in (LookupError, RuntimeError) and e.value.__context__ is None
+def absent(pred, targ): raise LookupError('of the loss')
 
-class Switch(Hook):
-    "Freezes or unfreezes the first layer at the start of an epoch, or in the middle of one"
-    def __init__(self, at): self.at = at
-    def before_step(self, learn):
-        if learn.training and (now := self.at.get(learn.state.optimizer_step)) is not None:
-            learn.model[0].requires_grad_(now)
-
-def test_what_is_frozen_and_unfrozen_during_a_fit():
-    def fit(*more): return run([Switch({0: False, 3: True, 7: False}), GradClip(1.), *more], m=plain_model())
-    with reasons(): learn = fit(Compile(backend='aot_eager'))
-    check_close(learn, fit(), 1e-6)
+@pytest.mark.parametrize('error, kwargs', [
+    (LookupError, {'loss_fn': absent}), (RuntimeError, {'m': nn.Linear(5, 3)}),
+    (ZeroDivisionError, {'hooks': [LambdaHook(after_step=lambda learn: 1/0)]})])
+def test_an_error_of_the_loss_the_model_or_a_hook_is_its_own(error, kwargs):
+    kwargs = {'hooks': [], **kwargs}
+    kwargs['hooks'] = [*kwargs['hooks'], Compile(backend='eager')]
+    with reasons(), pytest.raises(error) as e: run(**kwargs)
+    assert e.value.__context__ is None
 
 # The optimizer's step
 
-@pytest.mark.parametrize('optim', ['sgd', 'adamw'])
-def test_a_compiled_optimizer(optim):
+@pytest.mark.parametrize('optim, n', [(adamw, 1), (sgd, 2)])      # SGD makes its momentum in the first step
+def test_a_compiled_optimizer(optim, n):
     "A schedule changes no code, and rates stay numbers"
-    def slower(opt): return torch.optim.lr_scheduler.ExponentialLR(opt, .9)
-    def hooks(): return [LRScheduler(slower, step='step'), GradClip(1.)]
+    def hooks(): return [LRScheduler(slower), GradClip(1.)]
     graphs = Graphs()
-    with reasons(): learn = run([*hooks(), Compile(backend=graphs, optimizer=True)], optim=OPTIMS[optim])
-    n = {'adamw': 1, 'sgd': 2}[optim]       # SGD makes its momentum in the first step
+    with reasons(): learn = run([*hooks(), Compile(backend=graphs, optimizer=True)], optim=optim)
     assert len(graphs) - graphs.count('cross_entropy') == n
-    check_close(learn, run(hooks(), optim=OPTIMS[optim]), 2e-6)
+    check_close(learn, run(hooks(), optim=optim), 2e-6)
     assert all(type(g['lr']) is float for g in learn.opt.param_groups)
 
 @pytest.mark.parametrize('why, kwargs', [
-    ('fused', {'optim': OPTIMS['fused']}), ('closure', {'optim': lambda p: torch.optim.LBFGS(p, .1, max_iter=2)}),
-    ('momentum', {'more': lambda: [OneCycle(.1)]}), ('no compiler', {'backend': broken})])
+    ('fused', {'optim': fused}), ('closure', {'optim': lbfgs}), ('momentum', {'more': lambda: [OneCycle(.1)]}),
+    ('RuntimeError|Backend', {'backend': broken})], ids=['fused', 'closure', 'momentum', 'broken'])
 def test_an_optimizer_that_stays_plain(why, kwargs):
-    backend, more = kwargs.pop('backend', 'eager'), kwargs.pop('more', lambda: [])
-    expected = [f'step of .* because of .*{"RuntimeError|Backend" if backend is broken else why}']
-    if backend is broken: expected.insert(0, 'forward')
-    with reasons(*expected): learn = run([Compile(backend=backend, optimizer=True), *more()], **kwargs)
-    check_close(learn, run(more(), **kwargs), 2e-6)
+    backend, more = kwargs.get('backend', 'eager'), kwargs.get('more', list)
+    optim = kwargs.get('optim', adamw)
+    expected = [*['forward']*(backend is broken), f'step of .* because of .*({why})']
+    with reasons(*expected): learn = run([Compile(backend=backend, optimizer=True), *more()], optim=optim)
+    check_close(learn, run(more(), optim=optim), 2e-6)
     assert len(learn.get_hook(Compile).reasons) == len(expected)
 
-class Shown(Hook):
-    provides = ('display',)
-    def __init__(self): self.texts = []
-    def annotate(self, learn, *texts): self.texts.append(texts)
-
-def test_the_display_says_what_takes_so_long():
-    "Training and validation, each once"
-    learn = run([shown := Shown(), hook := Compile(backend='eager')])
-    assert [o[0] for o in shown.texts] == ['compiling…', '']*2
-    assert shown.texts[-1][1] == f'compiled in {hook.time_s:.1f} s'
-    learn.fit(1)
-    assert len(shown.texts) == 4
-
 def test_copies_compile_anew():
-    learn = run([hook := Compile(backend='eager', optimizer=True)])
+    learn = run([hook := Compile(backend='eager', dynamic=True)], n=1)
     for other in copy.deepcopy(hook), pickle.loads(pickle.dumps(hook)):
         learn.remove_hook(learn.get_hook(Compile))
         learn.add_hook(other)
         learn.fit(1)
-        assert other.time_s > 0
+        assert other.time_s > 0 and other.settings == hook.settings == (None, 'eager', True, False)

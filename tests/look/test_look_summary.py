@@ -6,45 +6,27 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from common import Broken, make_learner, problem
-from trainer_nb.all import Freeze, Learner
+from trainer_nb.all import Freeze
 
 class Block(nn.Module):
     "A part that is called twice, one that is not called, and named arguments"
-    def __init__(self, n=6):
+    def __init__(self):
         super().__init__()
-        self.lin, self.out, self.idle = nn.Linear(4, 4), nn.Linear(n, 3), nn.Linear(5, 5)
-    def forward(self, x, scale=1.):
-        x = self.lin(self.lin(x))*scale
-        return self.out(x)
+        self.lin, self.out, self.idle = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(5, 5)
+    def forward(self, x, scale=1.): return self.out(self.lin(self.lin(x))*scale)
 
 def by_name(s): return {o.name: o for o in s.layers}
 
 def test_shapes_parameters_and_flops_by_hand():
-    learn = make_learner(Block(4), train_dl=problem(), bs=8)
-    s = learn.summary()
+    s = make_learner(Block(), train_dl=problem(), bs=8).summary()
     layers = by_name(s)
     assert list(layers) == ['', 'lin', 'out'] and s.idle == ['idle'] and 'did not run: idle' in repr(s)
     assert layers['lin'].shape == '(8, 4)' and layers['lin'].n_calls == 2 and '(8, 4) × 2' in repr(s)
     assert layers['lin'].flops == 2*2*8*4*4 and s.flops == 2*2*8*4*4 + 2*8*4*3
     assert (s.n_params, s.n_trained) == (20 + 15 + 30,)*2
+    assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
     s = make_learner(train_dl=problem(), hooks=[Freeze('0')]).summary()
     assert s.n_params - s.n_trained == 4*8 + 8
-    assert layers['out'].memory == 15*4 and layers['out'].out_bytes == 8*3*4 and layers['lin'].out_bytes == 2*8*4*4
-
-@pytest.mark.parametrize('cls', [nn.LSTM, nn.GRU])
-def test_recurrent_layers_are_counted_or_named(cls):
-    "What torch's counter leaves out depends on the device and the version"
-    from torch.utils.flop_counter import FlopCounterMode
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn, self.out = cls(8, 5, batch_first=True), nn.Linear(5, 3)
-        def forward(self, x): return self.out(self.rnn(x)[0][:, 0])
-    x = torch.randn(6, 4, 8)
-    s = Learner(Model(), (x, torch.zeros(6).long()), loss_fn=nn.CrossEntropyLoss(), display=False).summary()
-    with FlopCounterMode(display=False) as f: cls(8, 5, batch_first=True)(x)
-    assert (f'not in the FLOPs, which torch does not count here: rnn ({cls.__name__})' in s.notes()) == (
-        not f.get_total_flops())
 
 def test_a_wrong_shape_is_marked_with_all_layers_before_it():
     inner = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(7, 3)))
@@ -54,17 +36,15 @@ def test_a_wrong_shape_is_marked_with_all_layers_before_it():
         layers = by_name(s)
         assert list(layers) == ['', '0', '0.0', '0.1', '0.1.0', '0.1.1'] and layers['0.1.0'].shape == '(5, 8)'
         assert s.failed is layers['0.1.1'] and isinstance(s.error, RuntimeError)
-        assert '✗ got (5, 8)' in repr(s)
-        assert re.search(r'✗ 0\.1\.1 \(Linear\) failed: RuntimeError: (addmm: )?mat1 and mat2', repr(s))
-        assert '<b>✗ got (5, 8)</b>' in s._repr_html_() and '0.1.1' in s.title()
+        assert re.search(r'✗ 0\.1\.1 \(Linear\) failed: RuntimeError: .*mat1 and mat2', repr(s))
+        assert '✗ got (5, 8)' in repr(s) and '<b>✗ got (5, 8)</b>' in s._repr_html_()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 def test_errors_around_the_model():
     "In the loss, in the model's own code, in the data"
     s = make_learner(nn.Linear(4, 3), loss_fn=lambda p, t: F.mse_loss(p, t)).summary()
-    assert 'the step failed' in s.title() and s.failed is None
-    assert by_name(s)[''].shape == '(5, 3)'
-    s = make_learner(Block(4), train_dl=[(torch.rand(3, 4), torch.rand(3), torch.rand(3), torch.zeros(3))]).summary()
+    assert 'the step failed' in s.title() and s.failed is None and by_name(s)[''].shape == '(5, 3)'
+    s = make_learner(Block(), train_dl=[(torch.rand(3, 4), torch.rand(3), torch.rand(3), torch.zeros(3))]).summary()
     assert s.failed is by_name(s)[''] and 'takes from 2 to 3' in s.title()
     with pytest.raises(OSError, match='no such picture'): make_learner(train_dl=DataLoader(Broken())).summary()
 
@@ -72,31 +52,18 @@ def test_a_deep_model_is_cut_and_says_so():
     model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(40)], nn.Linear(4, 3))
     learn = make_learner(model)
     s = learn.summary()
-    assert len(s.shown()) == 42 and '80 inner layers are not shown' in repr(s)
-    assert len(learn.summary(depth=2).shown()) == 122
+    assert len(s.shown()) == 42 and '80 inner layers' in repr(s) and len(learn.summary(depth=2).shown()) == 122
 
-# What to do about an error
+# What to do about an error of a GPU; others are in loop/test_mistakes.py
 
-class Silent(nn.Linear):
-    def forward(self, x): super().forward(x)
+FAILED, APART = 'CUDA error: device-side assert triggered', 'expected all tensors to be on the same device'
 
-@pytest.mark.parametrize('model, swap, loss_fn, words', [
-    (nn.Linear(4, 1), True, F.mse_loss, 'are x and y swapped'), (Silent(4, 1), False, F.mse_loss, 'with a return'),
-    (nn.Linear(4, 1), False, nn.BCELoss(), 'takes probabilities')])
-def test_an_error_has_one_advice(model, swap, loss_fn, words):
-    x, y = torch.rand(8, 4)*1e4, torch.ones(8, 1)
-    with pytest.raises(Exception) as e:
-        Learner(model, (y, x) if swap else (x, y), loss_fn=loss_fn, display=False).fit(1)
-    advice, place = e.value.__notes__
-    assert words in advice and place.startswith('raised')
-
-def test_errors_on_a_gpu_name_the_loss_and_layers_in_a_list():
-    learn = make_learner()
-    failed, apart = 'CUDA error: device-side assert triggered', 'expected all tensors to be on the same device'
-    for loss_fn, text, words in (F.cross_entropy, failed, 'class ids'), (nn.BCELoss(), failed, 'with_logits'), (
-            F.cross_entropy, apart, 'nn.ModuleList'):
-        learn.loss_fn = loss_fn
-        def model(x, text=text): raise RuntimeError(text)
-        learn.model.forward = model
-        with pytest.raises(RuntimeError) as e: learn.fit(1)
-        assert words in e.value.__notes__[0]
+@pytest.mark.parametrize('text, loss_fn, words', [
+    (FAILED, F.cross_entropy, 'class ids'), (FAILED, nn.BCELoss(), 'with_logits'),
+    (APART, F.cross_entropy, 'nn.ModuleList')])
+def test_errors_on_a_gpu_name_the_loss_and_layers_in_a_list(text, loss_fn, words):
+    learn = make_learner(loss_fn=loss_fn)
+    def model(x): raise RuntimeError(text)
+    learn.model.forward = model
+    with pytest.raises(RuntimeError) as e: learn.fit(1)
+    assert words in e.value.__notes__[0]
