@@ -1,10 +1,8 @@
 "Parameters of a loss function: whose optimizer has them, and that a guard and the best weights hold them, too"
-import re
-
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, same, sgd, weights
+from common import batches, make_learner, make_model, same, sgd, told, weights
 from trainer_nb.all import EarlyStopping, LambdaHook, NaNGuard
 
 
@@ -19,9 +17,11 @@ class Proxies(nn.Module):
         if self.training: self.n_calls += 1
         return F.cross_entropy(self.log_scale.exp()*F.linear(self.drop(pred), F.normalize(self.weight)), targ)
 
-def parts():
+def start(*args, **kwargs):
     torch.manual_seed(0)
-    return make_model(), Proxies()
+    return make_learner(make_model(), *args, loss_fn=Proxies(), **kwargs)
+
+def all_weights(learn): return weights(learn.model) + weights(learn.loss_fn)
 
 def test_a_parameter_that_model_and_loss_share_is_trained_once():
     model = nn.Linear(4, 3)
@@ -36,40 +36,32 @@ def test_a_parameter_that_model_and_loss_share_is_trained_once():
     assert repr(learn).startswith('Learner(Linear with Tied, 16 parameters')
 
 def test_a_guard_gives_back_the_loss_and_its_buffers():
-    model, loss_fn = parts()
     data = batches()
     data[3] = data[3][0]*float('nan'), data[3][1]
-    learn = make_learner(model, data, loss_fn=loss_fn, optim=sgd, hooks=[NaNGuard()])
+    learn = start(data, optim=sgd, hooks=[NaNGuard()])
     with pytest.raises(FloatingPointError, match='batch 3, after 3'): learn.fit(1)
-    other, other_loss = parts()
-    make_learner(other, data[:3], loss_fn=other_loss, optim=sgd).fit(1)
-    assert same(weights(model), weights(other)) and same(weights(loss_fn), weights(other_loss))
+    plain = start(data[:3], optim=sgd)
+    plain.fit(1)
+    assert same(all_weights(learn), all_weights(plain))
 
 def test_the_best_weights_are_those_of_the_loss_too():
     seen = []
-    model, loss_fn = parts()
-    learn = make_learner(model, valid_dl=batches(seed=2), loss_fn=loss_fn,
-                         optim=lambda params: torch.optim.SGD(params, lr=3.), hooks=[EarlyStopping(3)])
-    learn.add_hook(LambdaHook(after_epoch=lambda learn: seen.append(weights(learn.model) + weights(learn.loss_fn))))
+    look = LambdaHook(after_epoch=lambda learn: seen.append(all_weights(learn)))
+    learn = start(valid_dl=batches(seed=2), optim=torch.optim.SGD, lr=3., hooks=[EarlyStopping(3), look])
     learn.fit(6)
     values = learn.history.epochs['valid_loss']
     best = values.index(min(values))
-    assert best < len(values) - 1 and same(weights(learn.model) + weights(learn.loss_fn), seen[best])
+    assert best < len(values) - 1 and same(all_weights(learn), seen[best])
 
-def test_parameters_that_no_optimizer_has_are_told_once(recwarn):
-    model, loss_fn = parts()
-    learn = make_learner(model, loss_fn=loss_fn, optim=sgd(model[0].parameters()))
-    learn.fit(1)
-    learn.fit(1)
-    [text] = [str(o.message) for o in recwarn if 'no optimizer has' in str(o.message)]
-    assert '3.weight, 3.bias, loss_fn.weight and 1 more, which got a gradient' in text
-    model[3].requires_grad_(False)
-    loss_fn.requires_grad_(False)
-    for p in *model.parameters(), *loss_fn.parameters(): p.grad = None
-    make_learner(model, loss_fn=loss_fn, optim=sgd(model[0].parameters())).fit(1)
-    assert not [o for o in recwarn.list[1:] if 'no optimizer has' in str(o.message)]
 
-LAYERS = [nn.Linear(3, 3)]
+# Parameters that no optimizer has
+
+def warned(learn):
+    with told() as said:
+        for _ in range(2): learn.fit(1)
+    return [o for o in said if 'no optimizer has' in o]
+
+LAYER = nn.Linear(3, 3)
 
 class Listed(nn.Module):
     "Keeps layers in a Python list, where `parameters()` does not find them"
@@ -80,35 +72,35 @@ class Listed(nn.Module):
         for o in self.layers: x = o(x)
         return self.b(self.a(x))
 
-def through_a_closure(batch, learn):
-    return {'loss': F.cross_entropy(LAYERS[0](learn.model(batch[0])), batch[1])}
+def through_a_closure(batch, learn): return {'loss': F.cross_entropy(LAYER(learn.model(batch[0])), batch[1])}
 
-def added(model):
+def added():
     "A layer added once the optimizer was made"
+    model = make_model()
     opt = sgd(model.parameters())
-    model.append(nn.Linear(3, 3))
-    return opt
+    return make_learner(model.append(nn.Linear(3, 3)), optim=opt)
 
-@pytest.mark.parametrize('make, kwargs, names', [
-    (Listed, {}, r'of shape \(4,\) outside the model, .*of shape \(4, 4\)'),
-    (make_model, {'train_step': through_a_closure}, r'of shape \(3, 3\) outside the model'),
-    (make_model, {'optim': added}, r'4\.weight, 4\.bias')])
-def test_parameters_that_nobody_trains_are_named_once(make, kwargs, names, recwarn):
-    model = make()
-    if optim := kwargs.get('optim'): kwargs = {'optim': optim(model)}
-    learn = make_learner(model, batches(), loss_fn=None if 'train_step' in kwargs else F.cross_entropy, **kwargs)
-    learn.fit(2)
-    [text] = [str(o.message) for o in recwarn if 'no optimizer has' in str(o.message)]
-    assert re.search(names, text)
+def of_the_first_layer():
+    model = make_model()
+    return make_learner(model, loss_fn=Proxies(), optim=sgd(model[0].parameters()))
 
-def test_what_is_left_out_on_purpose_is_not_named(recwarn):
+@pytest.mark.parametrize('make, names', [
+    (of_the_first_layer, ['3.weight, 3.bias, loss_fn.weight']), (added, ['4.weight', '4.bias']),
+    (lambda: make_learner(Listed()), ['(4,) outside', '(4, 4) outside']),
+    (lambda: make_learner(make_model(), train_step=through_a_closure), ['(3, 3) outside'])],
+    ids=['part', 'added', 'listed', 'closure'])
+def test_parameters_that_nobody_trains_are_named_once(make, names):
+    [text] = warned(make())
+    assert all(o in text for o in names)
+
+def test_what_is_left_out_on_purpose_is_not_named():
     "The head alone; a teacher that is frozen; what needs no gradient"
-    model, teacher = make_model(), nn.Linear(4, 3).requires_grad_(False)
+    teacher, listed = nn.Linear(4, 3).requires_grad_(False), Listed()
+    for o in listed.layers: o.requires_grad_(False)
     def step(batch, learn):
         pred = learn.model(batch[0])
         return {'loss': F.cross_entropy(pred, batch[1]) + F.mse_loss(pred, teacher(batch[0]))}
-    make_learner(model, train_step=step, optim=sgd(model[3].parameters())).fit(1)
-    model = Listed()
-    for o in model.layers: o.requires_grad_(False)
-    make_learner(model).fit(1)
-    assert not [o for o in recwarn if 'no optimizer has' in str(o.message)]
+    model, frozen = make_model(), of_the_first_layer()
+    for o in frozen.model[3], frozen.loss_fn: o.requires_grad_(False)
+    heads = make_learner(model, train_step=step, optim=sgd(model[3].parameters()))
+    assert not any(warned(learn) for learn in (heads, frozen, make_learner(listed)))
