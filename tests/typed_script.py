@@ -1,4 +1,4 @@
-"What a user writes, with every public verb and most public names; `mypy --strict` finds nothing to say (make lint)"
+"What a user writes, with every public verb and most public names, and mistakes: `mypy --strict` finds these and no more"
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,3 +74,10 @@ def main(folder: str) -> History:
     for batch in loader: print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
     show_error()
     return history
+
+def mistakes(learn: Learner) -> None:
+    "Each is found: an `ignore` without an error would be one"
+    learn.fit(epochs=2)                                     # type: ignore[arg-type]
+    learn.lrfind()                                          # type: ignore[attr-defined]
+    print(learn.state.epochs)                               # type: ignore[attr-defined]
+    Learner(nn.Linear(4, 3), callbacks=[])                  # type: ignore[arg-type]
