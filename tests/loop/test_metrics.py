@@ -75,10 +75,6 @@ def test_functions_and_objects_numbers_vectors_and_dicts(make_dl, bs):
         assert_both(values, **dict.fromkeys([f'recalls/{c}', f'of/{c}', f'as_array/{name}', f'my/of/{c}'], recall))
     assert 'train_recalls' not in values
 
-def test_names_that_change_within_a_pass_are_refused():
-    named = Metric(lambda pred, targ: {str(len(pred)): 1.}, name='mine')
-    with pytest.raises(ValueError, match='mine/3.*mine/7'): fitted(cut(7, X, Y), [named])
-
 def spread(pred, targ): return pred.std()
 def hits(pred, targ): return (pred.argmax(1) == targ).sum()
 
@@ -113,18 +109,14 @@ def test_accuracy_counts_each_target_once(lengths, least):
     row = learn.history.epoch_rows[0]
     assert row['train_accuracy'] == pytest.approx(right, abs=1e-6) == row['valid_accuracy']
 
-@pytest.mark.parametrize('part', [slice(128, None), slice(0, 0)], ids=['some', 'none'])
-def test_validation_without_a_loss(part):
-    "Of some batches, or of all of them"
-    sizes = {len(Y[part])}
+def test_validation_without_a_loss():
+    "In some batches"
     def eval_step(batch, learn):
-        z = learn.model(batch[0])
-        loss = {'loss': F.cross_entropy(z, batch[1])} if len(batch[0]) in sizes else {}
-        return {'pred': z, 'targ': batch[1], **loss}
+        z, y = learn.model(batch[0]), batch[1]
+        return {'pred': z, 'targ': y} | ({'loss': F.cross_entropy(z, y)} if len(y) == 22 else {})
     z, values = fitted(cut(64, X, Y), [accuracy], eval_step=eval_step)
     assert values['valid_accuracy'] == pytest.approx(share(z, Y), abs=1e-6)
-    expected = [F.cross_entropy(z[part], Y[part]).item()] if len(Y[part]) else []
-    assert [v for k, v in values.items() if k == 'valid_loss'] == pytest.approx(expected, abs=1e-6)
+    assert values['valid_loss'] == pytest.approx(F.cross_entropy(z[128:], Y[128:]).item(), abs=1e-6)
 
 def test_the_weight_of_the_loss_does_not_weigh_accuracy():
     "A loss with class weights is divided by the sum of these; each sample counts once for the accuracy"
@@ -135,19 +127,18 @@ def test_the_weight_of_the_loss_does_not_weigh_accuracy():
     z, values = fitted(cut(16, X[order], Y[order]), [accuracy], train_step=step)
     assert_both(values, loss=F.cross_entropy(z, Y, w.double()).item(), accuracy=share(z, Y))
 
-@pytest.mark.parametrize('extra, hooks', [(dict(n=7.), [GradAccum(2)]), (dict(reduction='sum'), [])], ids=str)
-def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss(extra, hooks):
+def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss():
     "Only a user's own step gives 'n' and 'reduction' a meaning"
     class Named(nn.Linear):
         def forward(self, x, **kwargs): return {'logits': super().forward(x), **kwargs}
-    def fit(extra):
+    def loss_fn(out, targ): return F.cross_entropy(out['logits'], targ)
+    def fit(**extra):
         torch.manual_seed(0)
         dl = [{'x': x, 'labels': y, **extra} for x, y in cut(16, X[:40], Y[:40])]
-        learn = make_learner(Named(4, 3), dl, dl, loss_fn=lambda out, targ: F.cross_entropy(out['logits'], targ),
-                             optim=torch.optim.SGD, lr=.1, hooks=hooks)
+        learn = make_learner(Named(4, 3), dl, dl, loss_fn=loss_fn, lr=.1, hooks=[GradAccum(2)])
         learn.fit(2)
         return record(learn)
-    assert fit(extra) == fit({})
+    assert fit(n=7., reduction='sum') == fit()
 
 
 # State and shapes
@@ -160,20 +151,16 @@ def test_state_of_metric_objects_never_leaks():
         def update(self, pred, targ): self.n += len(targ)
         def compute(self): return float(self.n)
     metric = Count()
-    learns = {n: make_learner(nn.Linear(4, 3), cut(50, X, Y), cut(50, X[:n], Y[:n]), metrics=[metric])
-              for n in (20, 60)}
-    for _ in range(2):
-        for learn in learns.values(): learn.fit(1)
-    for n, learn in learns.items():
-        assert learn.history.epochs['train_Count'] == [N]*2 and learn.history.epochs['valid_Count'] == [n]*2
-        assert learn.validate(cut(3, X[:5], Y[:5]))['valid_Count'] == 5 and learn.validate()['valid_Count'] == n
-    assert metric.n == 1000
+    first, second = (make_learner(nn.Linear(4, 3), cut(50, X, Y), cut(50, X[:60], Y[:60]), metrics=[metric])
+                     for _ in range(2))
+    for learn in first, second, first: learn.fit(1)
+    assert first.history.epochs['train_Count'] == [N]*2 and first.history.epochs['valid_Count'] == [60]*2
+    assert first.validate(cut(3, X[:5], Y[:5]))['valid_Count'] == 5 and first.validate()['valid_Count'] == 60
+    assert second.history.epochs['train_Count'] == [N] and metric.n == 1000
 
 def test_metrics_for_two_shapes_are_taken_as_they_are():
-    "One that squeezes by itself, one that compares quantiles with one target, one of times and flags"
-    x, y = torch.randn(20, 4), torch.randn(20)
+    "One that squeezes by itself, one that compares quantiles with one target"
     def squeezes(pred, targ): return (pred.squeeze(-1) - targ).abs().mean()
     def pinball(pred, targ): return (targ[:, None] - pred).abs().mean()
-    def survival(pred, targ): return ((pred[:, 0] - targ[:, 0])*targ[:, 1]).square().mean()
-    for f, n_out, targ in (squeezes, 1, y), (pinball, 3, y), (survival, 1, torch.stack([y, y > 0], 1)):
-        make_learner(nn.Linear(4, n_out), (x, targ), loss_fn=f, metrics=[f]).fit(1)
+    for f, n_out in (squeezes, 1), (pinball, 3):
+        make_learner(nn.Linear(4, n_out), (X, Y.float()), loss_fn=f, metrics=[f]).fit(1)
