@@ -42,35 +42,30 @@ def test_a_key_that_no_phase_returns_is_an_error(valid_dl, n_steps, valid_first)
     assert learn.state.optimizer_step == n_steps
     with pytest.raises(KeyError, match='needs .aux.'): start([Metric(accuracy, pred='aux')]).validate(VALID)
 
-@pytest.mark.parametrize('stop', [stop_at(2), stop_when(lambda learn: learn.valid_idx == 2 and not learn.state.epoch)],
-                         ids=['train', 'valid'])
-def test_a_resume_knows_what_was_left_out(stop, tmp_path):
-    "With another learner that has seen nothing"
-    def with_records(batch, learn):
-        res = both(batch, learn)
-        learn.record('size', float(len(batch[1])), mean=True)
-        learn.record('norm', batch[0].norm(), mean=True)
-        return res
-    check_resume(lambda: start(of_one(), with_records), tmp_path, stop, n_epochs=2)
-
 
 # Recorded values
 
+def with_records(batch, learn):
+    norm = batch[0].norm()
+    learn.record('norm', norm, mean=True)
+    learn.record('number', norm.item(), mean=True)
+    learn.record('plain', norm)
+    return both(batch, learn)
+
 def test_a_recorded_mean_is_weighted_by_samples():
     "In both phases; those of validation are in the epoch's row alone"
-    def step(batch, learn):
-        res = both(batch, learn)
-        learn.record('norm', batch[0].norm(), mean=True)
-        learn.record('number', batch[0].norm().item(), mean=True)
-        learn.record('plain', batch[0].norm())
-        return res
     def mean(data): return pytest.approx(sum(x.norm().item()*len(y) for x, y in data)/24)
-    learn = start(step=step)
+    learn = start(step=with_records)
     learn.fit(1)
     row, steps = learn.history.epoch_rows[0], learn.history.steps
     assert row['train_norm'] == row['train_number'] == mean(TRAIN) and 'train_plain' not in row
     for o in row, learn.history.valid_rows[0], learn.validate(): assert o['valid_norm'] == mean(VALID)
     assert steps['norm'] == steps['number'] == steps['plain'] == pytest.approx([x.norm().item() for x, _ in TRAIN])
+
+@pytest.mark.parametrize('stop', [stop_at(2), stop_when(lambda learn: learn.valid_idx == 2 and not learn.state.epoch)],
+                         ids=['train', 'valid'])
+def test_a_resume_knows_what_was_recorded_and_left_out(stop, tmp_path):
+    check_resume(lambda: start(of_one(), with_records), tmp_path, stop, n_epochs=2)
 
 def test_a_recorded_mean_weighs_what_the_step_says_and_leaves_out_what_is_not_there():
     def step(batch, learn):
