@@ -98,10 +98,9 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
 class PerToken(nn.Linear):
     def forward(self, x): return super().forward(x).transpose(1, 2)
 
-@pytest.mark.parametrize('lengths, least', [((3, 900, 2, 5000), 0), ((6,)*5, -4)], ids=['large', 'ignored'])
-def test_accuracy_counts_each_target_once(lengths, least):
+def test_accuracy_counts_each_target_once():
     "Tokens, not sequences, and not those that the loss ignores"
-    dl = [(torch.randn(2, n, 4), torch.randint(least, 3, (2, n))) for n in lengths]
+    dl = [(torch.randn(2, n, 4), torch.randint(-2, 3, (2, n))) for n in (3, 900, 2, 5000)]
     dl = [(x, y.masked_fill(y < 0, -100)) for x, y in dl]
     learn = make_learner(PerToken(4, 3), dl, dl, optim=still, metrics=[accuracy])
     learn.fit(1)
@@ -158,9 +157,7 @@ def test_state_of_metric_objects_never_leaks():
     assert first.validate(cut(3, X[:5], Y[:5]))['valid_Count'] == 5 and first.validate()['valid_Count'] == 60
     assert second.history.epochs['train_Count'] == [N] and metric.n == 1000
 
-def test_metrics_for_two_shapes_are_taken_as_they_are():
-    "One that squeezes by itself, one that compares quantiles with one target"
-    def squeezes(pred, targ): return (pred.squeeze(-1) - targ).abs().mean()
-    def pinball(pred, targ): return (targ[:, None] - pred).abs().mean()
-    for f, n_out in (squeezes, 1), (pinball, 3):
-        make_learner(nn.Linear(4, n_out), (X, Y.float()), loss_fn=f, metrics=[f]).fit(1)
+def pinball(pred, targ): return (targ[:, None] - pred).abs().mean()
+
+def test_a_metric_for_two_shapes_is_taken_as_it_is():
+    make_learner(nn.Linear(4, 3), (X, Y.float()), loss_fn=pinball, metrics=[pinball]).fit(1)

@@ -14,8 +14,7 @@ import healthy_fits     # noqa: E402
 pytestmark = pytest.mark.filterwarnings('ignore')
 
 def ended(n_epochs=4, loss_fn=F.cross_entropy, lr=.1):
-    torch.manual_seed(0)
-    x = torch.randn(256, 4)
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
     data = x, (x[:, 0] > 0).long()
     learn = Learner(nn.Linear(4, 2), data, loss_fn=loss_fn, optim=torch.optim.SGD, lr=lr, display=False, seed=0)
     learn.fit(n_epochs)
@@ -52,6 +51,3 @@ def test_nan_in_the_data_is_named_before_the_rate(part):
     learn.fit(1)
     text = learn.history.outcome()
     assert 'nan since batch 91 (epoch 0)' in text and f'the {part} of train_dl' in text and 'sample 450:' in text
-    learn.train_dl = [next(iter(dl))]       # a batch that is fine, and no tensors to look at
-    learn.fit(1)
-    assert 'sample' not in learn.history.outcome() and 'learn.doctor()' in learn.history.outcome()

@@ -1,16 +1,13 @@
 "`Metric(f, whole=True)` has the values of scikit-learn on all predictions of a pass"
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np, pytest, torch, torch.nn.functional as F
 from scipy.special import softmax
 from sklearn import metrics as sk
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import check_resume, make_learner, make_model, problem, stop_when
-from trainer_nb.base import entries
 from trainer_nb.all import AMP, CancelStep, LambdaHook, Metric, TensorLoader, accuracy
 
 X, Y = problem(47, 2)       # batches of 10: the last one is ragged
@@ -103,27 +100,3 @@ def test_regressions_of_whole_numbers(targ):
     learn.fit(1)
     pred, row = learn.predict(X).reshape(targ.shape), learn.history.epoch_rows[0]
     for f in scores: assert row[f'valid_{f.__name__}'] == pytest.approx(f(targ, pred))
-
-@dataclass
-class Pair:
-    x: torch.Tensor
-    y: torch.Tensor
-
-class Tagger(nn.Linear):
-    def forward(self, x):
-        return x._replace(data=super().forward(x.data)) if isinstance(x, PackedSequence) else super().forward(x)
-
-def pair_step(batch, learn):
-    pred = learn.model(batch.x)
-    return {'loss': F.cross_entropy(entries(pred), entries(batch.y)), 'pred': pred, 'targ': batch.y}
-
-def test_metrics_of_packed_sequences_and_dataclasses():
-    "Those of all tokens"
-    cuts = [5, 4, 3, 3, 2, 1]
-    data = [Pair(*(pack_sequence(o[i:i + 18].split(cuts)) for o in (X, Y))) for i in (0, 18)]
-    right = Metric(lambda pred, targ: sk.accuracy_score(targ, pred.argmax(1)), 'right', whole=True)
-    learn = make_learner(Tagger(4, 3), data, data, metrics=[accuracy, right], train_step=pair_step)
-    learn.fit(1)
-    want = (learn(X[:36]).argmax(1) == Y[:36]).double().mean().item()
-    row = learn.history.epoch_rows[0]
-    assert row['valid_accuracy'] == pytest.approx(want) == row['valid_right']
