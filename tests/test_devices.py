@@ -3,7 +3,6 @@ import pytest, torch
 from torch._subclasses import FakeTensorMode
 
 from trainer_nb.base import common_device
-from trainer_nb.loop.columns import Columns
 from trainer_nb.loop.steps import stack_scalars
 from trainer_nb.loop.optim import load_optimizer, total_norm
 
@@ -20,15 +19,6 @@ def test_scalars_meet_on_the_device():
     assert common_device([1., torch.ones(1)]).type == 'cpu'
     for o in stack_scalars([.5, far()]), stack_scalars([torch.ones(1), far(1)]), total_norm([far(2), torch.ones(2)]):
         assert o.is_cuda
-
-def test_a_column_holds_values_of_both(monkeypatch):
-    "As of an optimizer that has no gradient in its first steps"
-    seen, columns = [], Columns()
-    monkeypatch.setattr('trainer_nb.loop.columns.stack_scalars',
-                        lambda values: seen.append(stack_scalars(values)) or torch.zeros(len(values)))
-    for value in [*torch.zeros(3), *far(2)]: columns.add({'norm': value}, {}, {})
-    columns.fetch('norm')
-    assert [(len(o), o.device.type) for o in seen] == [(5, 'cuda')]
 
 def test_an_optimizer_of_compiled_code_comes_to_the_host():
     "torch refuses `capturable` there"

@@ -31,28 +31,25 @@ def test_a_name_that_does_not_tell_needs_a_mode(tmp_path):
     fit(stop)
     assert stop.mode == 'max'
 
-def of_stop(monitor, tmp): return EarlyStopping(monitor=monitor, mode='min')
-def of_checkpoint(monitor, tmp): return Checkpoint(tmp/'kept', monitor=monitor, mode='min')
-def of_scheduler(monitor, tmp): return LRScheduler(lambda opt: None, 'metric', monitor)
-
-@pytest.mark.parametrize('make, monitor, valid_dl, words', [
-    (of_stop, 'val_loss', batches(), 'valid_loss'), (of_checkpoint, 'valid_acuracy', batches(), 'valid_accuracy'),
-    (of_scheduler, 'train_losss', None, 'train_loss'), (of_stop, 'valid_accuracy', None, 'no valid_dl')])
-def test_a_column_that_cannot_be_is_refused_before_training(make, monitor, valid_dl, words, tmp_path):
-    learn = start(make(monitor, tmp_path), valid_dl=valid_dl)
+@pytest.mark.parametrize('hook, words', [
+    (EarlyStopping(monitor='valid_accuracy'), 'no valid_dl'),
+    (EarlyStopping(monitor='val_loss', mode='min'), 'Did you mean `valid_loss`'),
+    (LRScheduler(lambda opt: None, 'metric', 'train_losss'), 'Did you mean `train_loss`')])
+def test_a_column_that_cannot_be_is_refused_before_training(hook, words):
+    learn = start(hook, valid_dl=None)
     with pytest.raises(ValueError, match=words): learn.fit(1)
     assert not learn.state.optimizer_step
 
-@pytest.mark.parametrize('name', ['accuracy2', 'MeanSquaredLogError', 'f2', 'other'])
+@pytest.mark.parametrize('name', ['accuracy2', 'MeanSquaredLogError', 'other'])
 def test_columns_that_only_an_epoch_shows_are_not_refused(name):
     "A hook, a loss that is yielded by name or a dict of torchmetrics may bring them, whatever they resemble"
     stop = EarlyStopping(monitor=f'valid_{name}', mode='min')
     record = LambdaHook(after_loss=lambda learn: learn.record(name, 1., mean=True))
-    start(stop, record, metrics=[accuracy, Metric(accuracy, name='MeanSquaredError'), Metric(accuracy, name='f1')]).fit(1)
+    start(stop, record, metrics=[accuracy, Metric(accuracy, name='MeanSquaredError')]).fit(1)
     assert stop.best_row[f'valid_{name}'] == 1
 
 def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display():
-    "Of the latest fit for the mark, which is explained; of all fits for `best`"
+    "Of the latest fit for the mark; of all fits for `best`"
     values = [.9, .2, .4, .6, .3]
     def score(pred, targ): return values[learn.state.epoch]
     learn = start(EarlyStopping(None, monitor='valid_score', mode='max', restore_best=False), metrics=[score])
@@ -60,17 +57,8 @@ def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display():
     h = learn.history
     assert h.best() == h.marked() == 0 and 'marked' not in repr(h)
     learn.fit(3)
-    assert h.best() == 0 and h.best(1) == h.marked() == 3
-    assert h.text().splitlines()[4].lstrip().startswith('* 3') and 'marked' in repr(h)
-    assert 'marked' in h.html() and 'marked' not in h.html(first=2)
+    assert h.best() == 0 and h.best(1) == h.marked() == 3 and '* 3' in h.text() and 'marked' in repr(h)
     assert 'valid_score 0.6 · epoch 3' in Plot().chart(h.plot_data()).svg()
-
-def test_each_validation_of_a_fit_has_a_row():
-    learn = start(LambdaHook(after_epoch=lambda learn: learn.validate(batches(seed=3))))
-    learn.fit(2, valid_every=2)
-    h = learn.history
-    assert h.valids['batch'] == [2, 4, 5, 6, 8, 10] and h.valids['epoch'] == [0, 0, 0, 1, 1, 1]
-    assert h.epochs['valid_loss'] == [h.valids['valid_loss'][i] for i in (2, 5)]
 
 @pytest.mark.parametrize('stop', [LambdaHook(name='Stop', after_epoch=lambda learn: learn.stop()),
                                   stop_when(lambda learn: learn.state.batch_idx == 4)], ids=['epoch', 'batch'])

@@ -1,4 +1,4 @@
-"What a user writes, with every public verb and most public names, and mistakes: `mypy --strict` finds these and no more"
+"What a user writes, with every public verb and most public names, and some mistakes, which `mypy --strict` finds"
 from collections.abc import Iterator
 from typing import Any
 

@@ -29,9 +29,9 @@ def start(*hooks, seed=0, **kwargs):
 
 # The event, and the pass before the first step
 
-@pytest.mark.parametrize('fit', [dict(n_epochs=2, valid_every=2), dict(max_steps=7, valid_every=3, valid_first=True)],
-                         ids=str)
-def test_after_valid_comes_when_the_values_are_known(fit):
+@pytest.mark.parametrize('fit, batch', [(dict(n_epochs=2, valid_every=2), [2, 4, 5, 6, 8, 10]),
+                                        (dict(max_steps=7, valid_every=3, valid_first=True), [0, 3, 5, 6, 7])], ids=str)
+def test_after_valid_comes_when_the_values_are_known(fit, batch):
     "After every pass of a fit, in mid-epoch and at its end, with the complete row; the model is back in its mode"
     seen = []
     def look(learn):
@@ -40,9 +40,10 @@ def test_after_valid_comes_when_the_values_are_known(fit):
         assert row['batch'] == learn.history.n_steps and learn.training and learn.model.training
         seen.append(row)
     learn = start()
-    learn.fit(**fit, hooks=[LambdaHook(after_valid=look)])
-    learn.validate()        # is no pass of a fit
-    assert seen == learn.history.valid_rows and len(seen) > 1
+    learn.fit(**fit, hooks=[LambdaHook(after_valid=look, after_epoch=lambda learn: learn.validate())])
+    assert seen == learn.history.valid_rows and [o['batch'] for o in seen] == batch     # `validate` is no pass of a fit
+    ends = [o['valid_loss'] for o in seen if o['batch'] in learn.history.ends]
+    assert learn.history.epochs['valid_loss'] == ends
 
 def test_validation_before_the_first_step(tmp_path):
     "The values of the untouched model, at batch 0; training is the same as without; loggers and the bar count it"
