@@ -4,7 +4,6 @@ from torch import nn
 
 from common import batches, make_learner, stop_when
 from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, LRScheduler, Metric, accuracy, sweep
-from trainer_nb.draw import Plot
 
 
 def start(*hooks, valid_dl=batches(), metrics=(accuracy,)):
@@ -47,18 +46,6 @@ def test_columns_that_only_an_epoch_shows_are_not_refused(name):
     record = LambdaHook(after_loss=lambda learn: learn.record(name, 1., mean=True))
     start(stop, record, metrics=[accuracy, Metric(accuracy, name='MeanSquaredError')]).fit(1)
     assert stop.best_row[f'valid_{name}'] == 1
-
-def test_the_best_is_judged_by_what_a_hook_monitors_without_a_display():
-    "Of the latest fit for the mark; of all fits for `best`"
-    values = [.9, .2, .4, .6, .3]
-    def score(pred, targ): return values[learn.state.epoch]
-    learn = start(EarlyStopping(None, monitor='valid_score', mode='max', restore_best=False), metrics=[score])
-    learn.fit(2)
-    h = learn.history
-    assert h.best() == h.marked() == 0 and 'marked' not in repr(h)
-    learn.fit(3)
-    assert h.best() == 0 and h.best(1) == h.marked() == 3 and '* 3' in h.text() and 'marked' in repr(h)
-    assert 'valid_score 0.6 · epoch 3' in Plot().chart(h.plot_data()).svg()
 
 @pytest.mark.parametrize('stop', [LambdaHook(name='Stop', after_epoch=lambda learn: learn.stop()),
                                   stop_when(lambda learn: learn.state.batch_idx == 4)], ids=['epoch', 'batch'])
