@@ -2,13 +2,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from trainer_nb.all import (
-    AMP, EMA, SWA, Accelerate, CancelEpoch, Checkpoint, Compile, Controls, CSVLogger, DataLoader, Display,
-    EarlyStopping, F, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook,
-    Learner, Loaders, LRScheduler, Metric, NaNGuard, OneCycle, Profile, Schedule,
-    SeededLoader, TensorBoardLogger, TensorDataset, TensorLoader, WarmupCosine, accuracy, batch_size, combine,
-    cosine, linear, load_model, nn, set_seed, show_error, to_device, torch, warmup
-)
+from trainer_nb.all import *
 
 
 class Note(Hook):

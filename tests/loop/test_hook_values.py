@@ -33,18 +33,6 @@ def test_a_scaled_loss(hook, scale):
     "Bit-equal to the plain loop with that loss; a wrapper gets the loss if it names it"
     assert is_plain(fitted(hook), scale)
 
-def test_a_step_that_yields_passes_on_each_loss():
-    seen, model = [], plain_model()
-    def step(batch, learn):
-        yield 'a', learn.model(batch[0]).mean()
-        yield 'b', learn.model(batch[0]).square().mean()
-    def halve(learn, nxt, loss):
-        seen.append(loss is learn.loss)
-        nxt(loss/2)
-    opts = {'a': sgd(model[0].parameters()), 'b': sgd(model[2].parameters())}
-    make_learner(model, batches()[:1], train_step=step, optim=opts, hooks=[LambdaHook(do_backward=halve)]).fit(1)
-    assert seen == [True, True]
-
 def test_a_chosen_model_is_that_of_its_pass():
     "Hooks choose in their order; a step sees the choice, whatever ran in it, and the user's model stays"
     seen, other = set(), plain_model()

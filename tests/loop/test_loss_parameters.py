@@ -23,15 +23,6 @@ def start(*args, **kwargs):
 
 def all_weights(learn): return weights(learn.model) + weights(learn.loss_fn)
 
-def test_a_parameter_that_model_and_loss_share_is_trained_once():
-    model = nn.Linear(4, 3)
-    class Tied(Proxies):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-    learn = make_learner(model, loss_fn=Tied())
-    assert [len(g['params']) for g in learn.opt.param_groups] == [4] and '(Linear with Tied, 25 par' in repr(learn)
-
 def test_a_guard_gives_back_the_loss_and_its_buffers():
     data = batches()
     data[3] = data[3][0]*float('nan'), data[3][1]

@@ -5,7 +5,7 @@ import pytest, torch, torch.nn.functional as F
 
 from common import Share, batches, check_resume, make_learner, stop_at, stop_when
 from trainer_nb.save.checkpoint import Checkpoint
-from trainer_nb.loop.hooks import CancelStep, LambdaHook
+from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show.loggers import JSONLLogger
 
@@ -64,18 +64,6 @@ def test_a_recorded_mean_is_weighted_by_samples():
                          ids=['train', 'valid'])
 def test_a_resume_knows_what_was_recorded_and_left_out(stop, tmp_path):
     check_resume(lambda: start(of_one(), with_records), tmp_path, stop, n_epochs=2)
-
-def test_a_recorded_mean_weighs_what_the_step_says_and_leaves_out_what_is_not_there():
-    def step(batch, learn):
-        i = learn.state.batch_idx if learn.training else learn.valid_idx
-        if i != 1: learn.record('i', float(i), mean=True)
-        if i == 3: raise CancelStep
-        return {**both(batch, learn), 'n': i + 1}
-    learn = start(step=step)
-    learn.fit(1)
-    row = learn.history.epoch_rows[0]
-    assert row['train_i'] == pytest.approx((0*1 + 2*3 + 4*5)/(1 + 3 + 5))
-    assert row['valid_i'] == pytest.approx((0*1 + 2*3)/(1 + 3))
 
 def test_values_of_a_validation_and_of_an_epoch(tmp_path):
     "They are in the rows of the history, in the table and in logs, and survive a resume"

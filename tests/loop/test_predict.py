@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import equal, make_learner, problem
-from test_metrics import Reusing, in_dataloader
+from test_metrics import Reusing
 from trainer_nb.all import Learner
 
 X, Y = torch.arange(80.).reshape(20, 4), torch.arange(20)
@@ -53,15 +53,13 @@ def test_batches_of_another_length_than_their_results():
     def step(batch, learn): return {'pred': learn.model(batch[0]), 'n': 2*len(batch[0])}
     assert same(predict(lambda x: x.reshape(-1, 2), loss_fn=None, train_step=step), X.reshape(-1, 2))
 
-@pytest.mark.parametrize('make_dl, wrap', [(Reusing, lambda o: o), (in_dataloader, lambda o: {'a': [*o]})],
-                         ids=['tensor', 'dict'])
-def test_memory_that_loader_and_model_use_again(make_dl, wrap):
+def test_memory_that_loader_and_model_use_again():
     out = torch.empty(8, 4)
     def f(x):
         out[:len(x)] = x*2
-        return wrap(out[:len(x)])
-    preds, targs = predict(f, make_dl(8, X, Y), with_targs=True)
-    assert same(preds, wrap(X*2)) and torch.equal(targs, Y)
+        return {'a': out[:len(x)], 'b': [*out[:len(x)]]}
+    preds, targs = predict(f, Reusing(8, X, Y), with_targs=True)
+    assert same(preds, {'a': X*2, 'b': [*X*2]}) and torch.equal(targs, Y)
 
 
 # Inputs and targets

@@ -3,9 +3,8 @@ import json, math
 
 import pytest, torch, torch.nn.functional as F
 
-from common import batches, check_resume, make_learner, record, same, shuffled, stop_when, weights
+from common import batches, check_resume, make_learner, record, same, shuffled, stop_at, stop_when, weights
 from trainer_nb.features.schedules import LRScheduler
-from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.save import EarlyStopping
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.show.loggers import JSONLLogger
@@ -64,12 +63,12 @@ def test_validation_before_the_first_step(tmp_path):
     assert [(o['kind'], o['batch']) for o in log][:2] == [('valid', 0), ('step', 1)]
     assert sum(o['kind'] == 'valid' for o in log) == 5
 
-@pytest.mark.parametrize('k', [1, 2])
-def test_a_fit_that_was_stopped_at_after_valid_resumes(k, tmp_path):
+def test_a_fit_that_was_stopped_at_after_valid_resumes(tmp_path):
     "No pass is made twice, and none is lost: of the first one, and of one in mid-epoch"
-    def stop(learn): return learn.stop() if len(learn.history.valid_rows) == k else None
-    fit = dict(n_epochs=2, valid_every=2, valid_first=True)
-    check_resume(start, tmp_path, LambdaHook(name='Stop', after_valid=stop), **fit)
+    def stop_after(k):
+        def stop(learn): return learn.stop() if len(learn.history.valid_rows) == k else None
+        return LambdaHook(name='Stop', after_valid=stop)
+    check_resume(start, tmp_path, stop_after(1), stop_after(2), n_epochs=2, valid_every=2, valid_first=True)
 
 
 # In every nth epoch
@@ -93,14 +92,9 @@ def test_every_nth_epoch_and_the_last():
     learn.valid_dl = None
     with pytest.raises(ValueError, match='valid_every_epochs.* valid_dl'): learn.fit(1, valid_every_epochs=2)
 
-@pytest.mark.parametrize('at', [lambda learn: learn.training and learn.history.n_steps == 10,
-                                lambda learn: learn.state.epoch == 1 and learn.valid_idx == 2], ids=['train', 'valid'])
-def test_a_resumed_fit_knows_its_epochs(at, tmp_path):
-    whole, _, _ = check_resume(learner, tmp_path, stop_when(at), n_epochs=4, valid_every_epochs=2)
+def test_a_resumed_fit_and_hooks_that_watch_the_validation_know_its_epochs(tmp_path):
+    def plateau(opt): return torch.optim.lr_scheduler.ReduceLROnPlateau(opt)
+    def make(): return learner(EarlyStopping(2), LRScheduler(plateau, 'metric'))
+    stops = stop_at(10), stop_when(lambda learn: learn.state.epoch == 1 and learn.valid_idx == 2)
+    whole, _, _ = check_resume(make, tmp_path, *stops, n_epochs=4, valid_every_epochs=2)
     assert validated(whole) == [1, 3]
-
-def test_hooks_that_watch_the_validation_wait_for_it(tmp_path):
-    plateau = LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), 'metric')
-    learn = learner(EarlyStopping(2), Checkpoint(tmp_path, monitor='valid_loss', keep=9), plateau)
-    learn.fit(6, valid_every_epochs=3)
-    assert validated(learn) == [2, 5] and learn.get_hook('Checkpoint').best()['epoch'] == 6
