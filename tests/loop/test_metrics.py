@@ -3,7 +3,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common import Stream, lazy, make_learner, record, stop_when
+from common import Share, Stream, lazy, make_learner, record, stop_when
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop.metrics import Metric, accuracy
 
@@ -144,18 +144,15 @@ def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss():
 
 def test_state_of_metric_objects_never_leaks():
     "From one pass, phase or learner to another"
-    class Count:
-        def __init__(self): self.n = 1000       # whatever it was before, and is not touched
-        def reset(self): self.n = 0
-        def update(self, pred, targ): self.n += len(targ)
-        def compute(self): return float(self.n)
-    metric = Count()
-    first, second = (make_learner(nn.Linear(4, 3), cut(50, X, Y), cut(50, X[:60], Y[:60]), metrics=[metric])
+    metric = Share()
+    metric.n = 1000     # whatever it was before, and is not touched
+    first, second = (make_learner(nn.Linear(4, 3), cut(50, X, Y), cut(50, X[:60], Y[:60]), metrics=[metric, accuracy])
                      for _ in range(2))
     for learn in first, second, first: learn.fit(1)
-    assert first.history.epochs['train_Count'] == [N]*2 and first.history.epochs['valid_Count'] == [60]*2
-    assert first.validate(cut(3, X[:5], Y[:5]))['valid_Count'] == 5 and first.validate()['valid_Count'] == 60
-    assert second.history.epochs['train_Count'] == [N] and metric.n == 1000
+    for row in *first.history.epoch_rows, *second.history.epoch_rows, first.validate(cut(3, X[:5], Y[:5])):
+        for k in row.keys() & {'train_Share', 'valid_Share'}:
+            assert row[k] == pytest.approx(row[k.replace('Share', 'accuracy')], abs=1e-6)
+    assert metric.n == 1000
 
 def pinball(pred, targ): return (targ[:, None] - pred).abs().mean()
 
