@@ -62,9 +62,6 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error):
     except (RuntimeError, KeyboardInterrupt): pass
     assert seen == [True, True] and learn.model is model
 
-
-# Wrong values
-
 @pytest.mark.parametrize('point, f, error, message, note', [
     ('do_step', lambda learn, nxt: nxt(None), TypeError, r'1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
     ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'loss is a NoneType', 'hook Mine passed on'),

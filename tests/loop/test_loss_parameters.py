@@ -41,9 +41,6 @@ def test_the_best_weights_are_those_of_the_loss_too():
     best = values.index(min(values))
     assert best < len(values) - 1 and same(all_weights(learn), seen[best])
 
-
-# Parameters that got a gradient, and that no optimizer has
-
 class Listed(nn.Module):
     "Keeps a layer in a Python list, where `parameters()` does not find it"
     def __init__(self):

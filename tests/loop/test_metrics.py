@@ -92,9 +92,6 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
             assert len(set(values)) == 1 and values == pytest.approx([expected]*2, rel=1e-5)
         assert learn.validate()[f'valid_{f.__name__}'] == values[0]
 
-
-# Weights
-
 class PerToken(nn.Linear):
     def forward(self, x): return super().forward(x).transpose(1, 2)
 
@@ -138,9 +135,6 @@ def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss():
         learn.fit(2)
         return record(learn)
     assert fit(n=7., reduction='sum') == fit()
-
-
-# State and shapes
 
 def test_state_of_metric_objects_never_leaks():
     "From one pass, phase or learner to another"

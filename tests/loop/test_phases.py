@@ -40,9 +40,6 @@ def test_a_key_that_no_phase_returns_is_an_error(valid_dl, n_steps):
     assert learn.state.optimizer_step == n_steps
     with pytest.raises(KeyError, match='needs .aux.'): start([Metric(accuracy, pred='aux')]).validate(VALID)
 
-
-# Recorded values
-
 def with_records(batch, learn):
     norm = batch[0].norm()
     learn.record('norm', norm, mean=True)
