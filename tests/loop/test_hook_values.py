@@ -29,8 +29,8 @@ class Doubles(Hook):
 
 @pytest.mark.parametrize('hook, scale', [
     (LambdaHook(do_backward=lambda learn, nxt, loss: nxt(.25*loss)), .25), (Doubles(), 2.)], ids=['loss', 'method'])
-def test_a_scaled_loss(hook, scale):
-    "Bit-equal to the plain loop with that loss; a wrapper gets the loss if it names it"
+def test_a_method_gets_the_loss_if_it_names_it(hook, scale):
+    "Bit-equal to the plain loop with the loss that it passes on"
     assert is_plain(fitted(hook), scale)
 
 def test_a_chosen_model_is_that_of_its_pass():

@@ -1,10 +1,9 @@
-"Validation: before the first step, in some epochs, with gradients, inside of itself, and the event after it"
+"Validation: before the first step, in some epochs, and the event when its values are known"
 import json, math
 
 import pytest, torch, torch.nn.functional as F
 
-from common import (batches, check_resume, digest, make_learner, plain_model, record, same, shuffled, stop_at, stop_when,
-                    weights)
+from common import batches, check_resume, make_learner, record, same, shuffled, stop_at, stop_when, weights
 from trainer_nb.features.schedules import LRScheduler
 from trainer_nb.save import EarlyStopping
 from trainer_nb.loop.hooks import LambdaHook
@@ -93,39 +92,3 @@ def test_a_resumed_fit_and_hooks_that_watch_the_validation_know_its_epochs(tmp_p
     stops = stop_at(10), stop_when(lambda learn: learn.state.epoch == 1 and learn.valid_idx == 2)
     whole, _, _ = check_resume(make, tmp_path, *stops, n_epochs=4, valid_every_epochs=2)
     assert validated(whole) == [1, 3]
-
-def residual(batch, learn):
-    "A step that differentiates the model by its input"
-    x = batch[0].detach().requires_grad_()
-    u = learn.model(x)[:, :1]
-    du, = torch.autograd.grad(u.sum(), x, create_graph=True)
-    return {'loss': (du.sum(1, keepdim=True) - u).square().mean(), 'pred': u, 'targ': batch[1]}
-
-def test_gradients_in_validation_as_the_note_says():
-    "Predictions keep no graph, parameters no gradients"
-    learn = make_learner(plain_model(), batches(), batches(seed=2), train_step=residual)
-    with pytest.raises(RuntimeError, match='does not require grad') as e: learn.fit(1)
-    assert any('with torch.enable_grad():' in o for o in e.value.__notes__)
-    learn.eval_step = torch.enable_grad()(residual)
-    learn.fit(1)
-    totals = [len(b[0])*residual(b, learn)['loss'].item() for b in VALID]
-    assert learn.history.epochs['valid_loss'] == pytest.approx([sum(totals)/24], rel=1e-6)
-    assert all(p.grad is None for p in learn.model.parameters()) and not learn.predict(VALID).requires_grad
-
-def test_a_validation_before_validation():
-    other, seen = batches(seed=3), []
-    def look(learn): seen.append((learn.training, learn.validate(other)['valid_loss']))
-    learn, plain = (make_learner(plain_model(), batches(), VALID) for _ in range(2))
-    learn.fit(2, hooks=[LambdaHook(before_valid=look)])
-    plain.fit(2)
-    assert len(seen) == 2 and seen[-1] == (False, plain.validate(other)['valid_loss'])
-    assert digest(learn) == digest(plain)
-    with learn.added_hooks(LambdaHook(before_valid=look)): learn.validate()     # outside of a fit, too
-
-def test_a_validation_in_a_batch_of_validation_is_refused():
-    learn, seen = make_learner(valid_dl=VALID), []
-    for event in 'before_step', 'after_loss':
-        hook = LambdaHook(**{event: lambda learn: learn.validate()})
-        with pytest.raises(RuntimeError, match='check learn.training'): learn.fit(1, hooks=[hook])
-    learn.fit(1, hooks=[LambdaHook(after_loss=lambda learn: seen.append(learn.validate()) if learn.training else None)])
-    assert len(seen) == 5
