@@ -105,23 +105,18 @@ def test_accuracy_counts_each_target_once():
     row = learn.history.epoch_rows[0]
     assert row['train_accuracy'] == pytest.approx(right, abs=1e-6) == row['valid_accuracy']
 
-def test_validation_without_a_loss():
-    "In some batches"
-    def eval_step(batch, learn):
-        z, y = learn.model(batch[0]), batch[1]
-        return {'pred': z, 'targ': y} | ({'loss': F.cross_entropy(z, y)} if len(y) == 22 else {})
-    z, values = fitted(cut(64, X, Y), [accuracy], eval_step=eval_step)
-    assert values['valid_accuracy'] == pytest.approx(share(z, Y), abs=1e-6)
-    assert values['valid_loss'] == pytest.approx(F.cross_entropy(z[128:], Y[128:]).item(), abs=1e-6)
-
 def test_the_weight_of_the_loss_does_not_weigh_accuracy():
-    "A loss with class weights is divided by the sum of these; each sample counts once for the accuracy"
+    "A loss with class weights is divided by the sum of these; some batches of validation have none"
     w, order = torch.tensor([1., 10., 3.]), Y.argsort()
     def step(batch, learn):
         z, y = learn.model(batch[0]), batch[1]
-        return {'loss': F.cross_entropy(z, y, w), 'pred': z, 'targ': y, 'n': w[y].sum()}
-    z, values = fitted(cut(16, X[order], Y[order]), [accuracy], train_step=step)
-    assert_both(values, loss=F.cross_entropy(z, Y, w.double()).item(), accuracy=share(z, Y))
+        res = {'pred': z, 'targ': y, 'n': w[y].sum()}
+        return res | ({'loss': F.cross_entropy(z, y, w)} if learn.training or len(y) == 22 else {})
+    z, values = fitted(cut(64, X[order], Y[order]), [accuracy], train_step=step)
+    assert_both(values, accuracy=share(z, Y))
+    assert values['train_loss'] == pytest.approx(F.cross_entropy(z, Y, w.double()).item(), abs=1e-6)
+    last = order[128:]
+    assert values['valid_loss'] == pytest.approx(F.cross_entropy(z[last], Y[last], w.double()).item(), abs=1e-6)
 
 def test_entries_of_a_batch_or_an_output_do_not_weigh_the_loss():
     "Only a user's own step gives 'n' and 'reduction' a meaning"
