@@ -1,13 +1,8 @@
 "Tensors of a GPU beside those of the host: torch's fake tensors know their device, and refuse what a GPU would refuse"
-from types import SimpleNamespace
-
 import pytest, torch
-from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from trainer_nb.base import common_device
-from trainer_nb.features.activations import Activations
-from trainer_nb.loop.columns import Columns
 from trainer_nb.loop.steps import stack_scalars
 from trainer_nb.loop.optim import load_optimizer, total_norm
 
@@ -18,42 +13,16 @@ def _fake():
 
 def far(*shape): return torch.ones(shape, device='cuda')
 
-def on_far(o): return o.device.type == 'cuda'
-
-class Far(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(far(3, 4)), nn.Parameter(far(3))
-
 def test_scalars_meet_on_the_device():
     "What a host would read without waiting is not copied to it"
     assert common_device([1., torch.ones(1), far(1)]).type == 'cuda'
     assert common_device([1., torch.ones(1)]).type == 'cpu'
-    assert on_far(stack_scalars([.5, far()])) and on_far(stack_scalars([torch.ones(1), far(1)]))
-    assert on_far(total_norm([far(2), torch.ones(2)]))
-
-def test_a_column_holds_values_of_both(monkeypatch):
-    "As of an optimizer that has no gradient in its first steps"
-    seen, columns = [], Columns()
-    monkeypatch.setattr('trainer_nb.loop.columns.stack_scalars',
-                        lambda values: seen.append(stack_scalars(values)) or torch.zeros(len(values)))
-    for value in [*torch.zeros(3), *far(2)]: columns.add({'norm': value}, {}, {})
-    columns.fetch('norm')
-    assert [(len(o), o.device.type) for o in seen] == [(5, 'cuda')]
-
-def test_measurements_of_a_checkpoint_are_on_the_device(monkeypatch):
-    model, hook = Far(), Activations()
-    hook.layers, hook.rows = [['', 'Far']], [torch.ones(1, 6)]
-    monkeypatch.setattr('trainer_nb.features.activations._find_layers', lambda *_: {'': model})
-    hook.before_fit(SimpleNamespace(own_model=model, device=torch.device('cuda', 0),
-                                    provider=lambda *_: None))
-    assert on_far(torch.stack([*hook.rows, far(1, 6)]))
+    for o in stack_scalars([.5, far()]), stack_scalars([torch.ones(1), far(1)]), total_norm([far(2), torch.ones(2)]):
+        assert o.is_cuda
 
 def test_an_optimizer_of_compiled_code_comes_to_the_host():
     "torch refuses `capturable` there"
     opt, there = (torch.optim.Adam([torch.zeros(2, requires_grad=True)], capturable=o) for o in (False, True))
-    load_optimizer(opt, there.state_dict())
-    assert opt.param_groups[0]['capturable'] is False
     on_device = torch.optim.Adam([far(2).requires_grad_()])
-    load_optimizer(on_device, there.state_dict())
-    assert on_device.param_groups[0]['capturable'] is True
+    for o in opt, on_device: load_optimizer(o, there.state_dict())
+    assert [o.param_groups[0]['capturable'] for o in (opt, on_device)] == [False, True]

@@ -1,14 +1,8 @@
-"What a user writes, with every public verb and most public names; `mypy --strict` finds nothing to say (make lint)"
+"What a user writes, with every public verb and most public names, and some mistakes, which `mypy --strict` finds"
 from collections.abc import Iterator
 from typing import Any
 
-from trainer_nb.all import (
-    AMP, EMA, SWA, Accelerate, CancelEpoch, Checkpoint, Compile, Controls, CSVLogger, DataLoader, Display,
-    EarlyStopping, F, Freeze, FreezeBN, GradAccum, GradClip, GradNorm, History, Hook, JSONLLogger, LambdaHook,
-    Learner, Loaders, LRScheduler, MainProcessHook, Metric, NaNGuard, OneCycle, Profile, Schedule,
-    SeededLoader, TensorBoardLogger, TensorDataset, TensorLoader, WarmupCosine, accuracy, batch_size, combine,
-    cosine, linear, load_model, nn, set_seed, show_error, to_device, torch, warmup
-)
+from trainer_nb.all import *
 
 
 class Note(Hook):
@@ -24,9 +18,6 @@ class Note(Hook):
 
     def do_opt_step(self, learn: Learner, nxt: Any) -> Any: return nxt()
 
-class Rank0(MainProcessHook):
-    def after_epoch(self, learn: Learner) -> None: print(learn.position, learn.history.epochs['train_loss'])
-
 def step(batch: Any, learn: Learner) -> Iterator[tuple[str, torch.Tensor]]:
     yield 'd', learn.model(batch[0]).mean()
 
@@ -34,13 +25,13 @@ def main(folder: str) -> History:
     set_seed(0)
     x, y = torch.randn(64, 4), torch.randint(3, (64,))
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    hooks = [Note(), Rank0(), GradAccum(2), GradClip(1.), GradNorm(), NaNGuard(), EMA(.9), EarlyStopping(patience=2),
+    hooks = [Note(), GradAccum(2), GradClip(1.), GradNorm(), NaNGuard(), EMA(.9), EarlyStopping(patience=2),
              Freeze('0'), Checkpoint(folder), CSVLogger(folder + '/log.csv'), JSONLLogger(folder + '/log.jsonl'),
              Profile(), OneCycle()]
     learn = Learner(model, (x, y), (x, y), loss_fn=F.cross_entropy, optim=torch.optim.SGD, lr=.1, hooks=hooks,
                     metrics=[accuracy, Metric(accuracy, name='acc')], bs=16, seed=1, config={'note': 'typed'})
     curve = learn.lr_find()
-    print(curve, learn.describe_hooks())
+    print(curve, learn.describe_hooks(), learn.position)
     history = learn.fit(2, valid_every=3, valid_first=True, lr=.05, on_interrupt='return')
     learn.fit(max_steps=3, resume=folder)
     learn.resume()
@@ -74,3 +65,10 @@ def main(folder: str) -> History:
     for batch in loader: print(batch_size(to_device(batch, 'cpu')), preds, targs, values, others)
     show_error()
     return history
+
+def mistakes(learn: Learner) -> None:
+    "Each is found: an `ignore` without an error would be one"
+    learn.fit(epochs=2)                                     # type: ignore[arg-type]
+    learn.lrfind()                                          # type: ignore[attr-defined]
+    print(learn.state.epochs)                               # type: ignore[attr-defined]
+    Learner(nn.Linear(4, 3), callbacks=[])                  # type: ignore[arg-type]

@@ -2,17 +2,14 @@
 import functools
 from collections import namedtuple
 
-import pytest
-import torch
-import torch.nn.functional as F
+import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainer_nb.all import CancelStep, GradAccum, LambdaHook, Learner
+from trainer_nb.all import GradAccum, LambdaHook, Learner
 
 x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 y = x.sum(1, keepdim=True) + x[:, :1]**2
-
 
 def make(*args, model=None, **kwargs):
     torch.manual_seed(0)
@@ -21,123 +18,63 @@ def make(*args, model=None, **kwargs):
 
 def loader(): return DataLoader(TensorDataset(x, y), 8)
 
-def keep_large(learn):
-    "Filter a batch"
-    i = (learn.batch[0].sum(1) > 0).nonzero()[:, 0]
-    learn.batch = [o[i] for o in learn.batch]
-
-def test_a_filtered_batch_counts_what_is_left():
-    learn = make(loader(), loader(), lr=1e-20, hooks=LambdaHook(before_step=keep_large))
+def test_filtered_batches_count_what_is_left():
+    "In the epoch's values, and in a window of accumulated gradients"
+    def keep_large(learn):
+        i = (learn.batch[0].sum(1) > 0).nonzero()[:, 0]
+        learn.batch = [o[i] for o in learn.batch]
+    learn = make(loader(), loader(), hooks=[GradAccum(5), LambdaHook(before_step=keep_large)])
+    plain, large = make().model, x.sum(1) > 0
     learn.fit(1)
-    large = x.sum(1) > 0
-    right = F.mse_loss(learn.model(x[large]), y[large]).item()
+    loss = F.mse_loss(plain(x[large]), y[large])
+    loss.backward()
     row = learn.history.epoch_rows[0]
-    assert row['train_loss'] == pytest.approx(right) == row['valid_loss'] and learn.state.samples_seen == large.sum()
-
-def test_a_window_weighs_filtered_batches():
-    learn = make(loader(), hooks=[GradAccum(5), LambdaHook(before_step=keep_large)])
-    plain = make(loader()).model
-    learn.fit(1)
-    large = x.sum(1) > 0
-    F.mse_loss(plain(x[large]), y[large]).backward()
+    assert row['train_loss'] == pytest.approx(loss.item()) and learn.state.samples_seen == large.sum()
+    assert row['valid_loss'] == pytest.approx(F.mse_loss(learn.model(x[large]), y[large]).item())
     for p, q in zip(plain.parameters(), learn.model.parameters()): assert torch.allclose(p - .1*p.grad, q, atol=1e-6)
 
-class Graph(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
+class Graph(nn.Linear):
     def forward(self, first, second=None):
-        if second is not None: return self.layer(second)            # (adj, x)
-        if isinstance(first, dict): return self.layer(first['x'])
-        return self.layer(first).mean(0)                            # time-major, (T, B, 3) → (B, 1)
+        if second is not None: return super().forward(second)       # (adj, x)
+        if isinstance(first, dict): return super().forward(first['x'])
+        return super().forward(first).mean(0)                       # time-major, (T, B, 3) → (B, 1)
 
 adj = torch.ones(7, 7)
 
-@pytest.mark.parametrize('form', [lambda x, y: ({'x': x, 'adj': adj}, y), lambda x, y: (adj, x, y),
-                                  lambda x, y: (adj[:0], x, y),
-                                  lambda x, y: (x.expand(5 + len(x), *x.shape), y)],
-                         ids=['dict', 'first', 'empty', 'time'])
+@pytest.mark.parametrize('form', [
+    lambda x, y: ({'x': x, 'adj': adj}, y), lambda x, y: (adj, x, y),
+    lambda x, y: (x.expand(5 + len(x), *x.shape), y)], ids=['dict', 'first', 'time'])
 def test_what_prediction_and_target_share_is_counted(form):
     batches = [form(x[i:i + 16], y[i:i + 16]) for i in (0, 16, 32)]      # 16, 16 and 8 samples
-    learn = make(batches, batches, model=Graph(), lr=1e-20, metrics=[(lambda pred, targ: (pred - targ).abs().mean())])
+    learn = make(batches, batches, model=Graph(3, 1), lr=1e-20, metrics=[lambda pred, targ: (pred - targ).abs().mean()])
     learn.fit(1)
-    pred, row = learn.model.layer(x), learn.history.epoch_rows[0]
+    pred, row = learn.model(None, x), learn.history.epoch_rows[0]
     assert row['train_loss'] == pytest.approx(F.mse_loss(pred, y).item()) == row['valid_loss']
     assert row['valid_lambda'] == pytest.approx((pred - y).abs().mean().item()) and learn.state.samples_seen == 40
 
-def test_a_cancelled_batch_counts_nothing():
-    def cancel(learn):
-        if learn.state.batch_idx == 1: raise CancelStep
-    learn, plain = make(loader(), hooks=LambdaHook(after_backward=cancel)), make().model
+# Data
+
+class Named(nn.Linear):
+    def forward(self, x): return super().forward(x)
+
+@pytest.mark.parametrize('data, targ', [
+    ([{'x': a, 'labels': b} for a, b in zip(x, y)], y), ([(a, a) for a in x], x)], ids=['dicts', 'autoencoder'])
+def test_samples_are_a_data_set(data, targ):
+    learn = make(data, data, model=Named(3, targ.shape[1]))
+    loss = F.mse_loss(learn.model(x), targ).item()
+    assert learn.validate()['valid_loss'] == pytest.approx(loss) and len(learn.valid_dl) == 5
     learn.fit(1)
-    opt = torch.optim.SGD(plain.parameters(), .1)
-    for i, batch in enumerate(loader()):
-        opt.zero_grad()
-        F.mse_loss(plain(batch[0]), batch[1]).backward()
-        if i != 1: opt.step()
-    assert torch.equal(plain.weight, learn.model.weight) and learn.state.samples_seen == 32
-
-# data
-
-class Samples:
-    "A data set by its methods alone, which raises no IndexError"
-    def __len__(self): return 40
-    def __getitem__(self, i): return x[i % 40], y[i % 40]
-
-class Named(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
-    def forward(self, x): return self.layer(x).squeeze(-1)
-
-@pytest.mark.parametrize('data, model, batch', [
-    ([{'x': a, 'labels': b[0]} for a, b in zip(x, y)], Named, (x, y[:, 0])),
-    ([(a, a) for a in x], lambda: nn.Linear(3, 3), (x, x)), (Samples(), lambda: nn.Linear(3, 1), (x, y))],
-    ids=['dicts', 'autoencoder', 'methods'])
-def test_samples_are_a_data_set(data, model, batch):
-    torch.manual_seed(0)
-    learn = make(valid_dl=data, model=model())
-    a, b = batch
-    assert learn.validate()['valid_loss'] == pytest.approx(F.mse_loss(learn.model(a), b).item())
-    again = make(data, model=learn.model)
-    again.fit(1)
-    assert len(learn.valid_dl) == 5 and again.state.samples_seen == 40
-
-# steps
+    assert learn.state.samples_seen == 40
 
 def decorated(f):
     @functools.wraps(f)
     def wrapper(*args): return f(*args)
     return wrapper
 
-def plain_step(batch, learn, /): return {'loss': F.mse_loss(learn.model(batch[0]), batch[1])}
-
-def any_step(*args): return plain_step(*args)
-
-@pytest.mark.parametrize('step', [plain_step, decorated(plain_step), any_step, lambda *a, **k: plain_step(*a, **k)])
-def test_steps_of_any_signature(step):
-    learn, default = make(loader(), train_step=step, loss_fn=None), make(loader())
-    learn.fit(1)
-    default.fit(1)
-    assert learn.history.steps['train_loss'] == default.history.steps['train_loss']
-
-def test_a_decorated_method_has_the_learner_already():
-    class Own(Learner):
-        @decorated
-        def train_step(self, batch): return plain_step(batch, self)
-    learn = Own(nn.Linear(3, 1), loader(), display=False)
-    learn.fit(1)
-    assert len(learn.history.steps['train_loss']) == 5
-
-def test_a_named_tuple_is_a_tuple():
-    Batch, default = namedtuple('Batch', 'x y'), make(loader())
-    learn = make([Batch(a, b) for a, b in loader()])
-    learn.fit(1)
-    default.fit(1)
-    assert learn.history.steps['train_loss'] == default.history.steps['train_loss']
-
-def test_an_integer_tensor_is_a_column():
-    def step(batch, learn): return plain_step(batch, learn) | {'n_large': (batch[0].sum(1) > 0).sum()}
-    learn = make(loader(), train_step=step)
-    learn.fit(1)
+def test_a_decorated_step_named_tuples_and_a_column_of_integers():
+    def step(batch, learn):
+        return {'loss': F.mse_loss(learn.model(batch.x), batch.y), 'n_large': (batch.x.sum(1) > 0).sum()}
+    learn, plain = make([namedtuple('Batch', 'x y')(*o) for o in loader()], train_step=decorated(step)), make(loader())
+    for o in learn, plain: o.fit(1)
+    assert learn.history.steps['train_loss'] == plain.history.steps['train_loss']
     assert learn.history.steps['train_n_large'] == [(a.sum(1) > 0).sum().item() for a, _ in loader()]

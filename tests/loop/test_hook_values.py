@@ -1,8 +1,5 @@
 "A hook passes another loss to the backward by `nxt`, and chooses the model by `model_for`; what is the user's stays"
-import functools
-
 import pytest, torch
-from torch import nn
 import torch.nn.functional as F
 
 from common import batches, make_learner, plain_loop, plain_model, same, weights
@@ -26,94 +23,50 @@ class Chooses(Hook):
     def __init__(self, model, training=True): self.model, self.training = model, training
     def model_for(self, learn, model): return self.model if learn.training == self.training else model
 
+class Doubles(Hook):
+    def do_step(self, learn, nxt): nxt()
+    def do_backward(self, learn, nxt, scale=2.): nxt(scale*learn.loss)
 
-# What a wrapper passes on, and what a hook chooses
-
-@pytest.mark.parametrize('hook', [
-    lambda: LambdaHook(do_backward=lambda learn, nxt, loss: nxt(.25*loss)),
-    lambda: LambdaHook(do_backward=lambda learn, nxt: nxt(.25*learn.loss))])
-def test_a_scaled_loss(hook):
-    "Bit-equal to the plain loop with that loss"
-    assert is_plain(fitted(hook()), .25)
+@pytest.mark.parametrize('hook, scale', [
+    (LambdaHook(do_backward=lambda learn, nxt, loss: nxt(.25*loss)), .25), (Doubles(), 2.)], ids=['loss', 'method'])
+def test_a_method_gets_the_loss_if_it_names_it(hook, scale):
+    "Bit-equal to the plain loop with the loss that it passes on"
+    assert is_plain(fitted(hook), scale)
 
 def test_a_chosen_model_is_that_of_its_pass():
-    "Hooks choose in their order; a step sees the choice, and the user's model stays"
-    seen, other = [], plain_model()
+    "Hooks choose in their order; a step sees the choice, whatever ran in it, and the user's model stays"
+    seen, other = set(), plain_model()
     class Looks(Hook):
         def model_for(self, learn, model):
-            seen.append(('chosen', learn.training, model is other))
+            seen.add((learn.training, model is other))
             return model
         def do_step(self, learn, nxt):
-            seen.append(('step', learn.training, learn.model is other))
+            if learn.training: learn.validate()
+            seen.add((learn.training, learn.model is other))
+            nxt()
+        def do_backward(self, learn, nxt):
+            learn.validate()
             nxt()
     learn = fitted(Chooses(other, training=False), Looks(), valid_dl=batches()[:1])
-    train, valid = [(o, True, False) for o in ('chosen', 'step')], [(o, False, True) for o in ('chosen', 'step')]
-    assert seen == train[:1] + 5*train[1:] + valid and learn.model is not other and is_plain(learn)
+    assert seen == {(True, False), (False, True)} and learn.model is not other and is_plain(learn)
 
-def test_a_method_gets_the_loss_if_it_names_it():
-    class Some(Hook):
-        def do_step(self, learn, nxt): nxt()
-        def do_backward(self, learn, nxt, scale=2.): nxt(scale*learn.loss)
-    for hook in Some(), LambdaHook(do_backward=functools.partial(Some.do_backward, None, scale=2.)):
-        assert is_plain(fitted(hook), 2.)
-
-def test_a_step_that_yields_passes_on_each_loss():
-    seen, model = [], plain_model()
+@pytest.mark.parametrize('error', [RuntimeError, CancelStep, KeyboardInterrupt])
+def test_the_users_model_is_back_after_an_error_in_the_step(error):
+    other, seen = plain_model(), []
     def step(batch, learn):
-        yield 'a', learn.model(batch[0]).mean()
-        yield 'b', learn.model(batch[0]).square().mean()
-    def halve(learn, nxt, loss):
-        seen.append((learn.phase.opt_names[0], (loss/learn.loss).item()))
-        nxt(loss/2)
-    opts = {'a': sgd(model[0].parameters()), 'b': sgd(model[2].parameters())}
-    learn = make_learner(model, batches()[:1], train_step=step, optim=opts, hooks=[LambdaHook(do_backward=halve)])
-    learn.fit(1)
-    assert seen == [('a', 1.), ('b', 1.)]
-
-def test_a_validation_inside_of_a_wrapper():
-    "The training pass has its own model, and `nxt` its own loss, whatever ran in between"
-    other, seen = plain_model(), []
-    def validates(learn, nxt, loss=None):
-        if learn.training: learn.validate()
-        seen.append((learn.training, learn.model is other))
-        return nxt()
-    for point in 'do_step', 'do_backward':
-        seen.clear()
-        hooks = [Chooses(other, training=False), LambdaHook(**{point: validates})]
-        assert is_plain(fitted(*hooks, valid_dl=batches()[:1])) and {*seen} <= {(True, False), (False, True)}
-
-
-# `learn.loss` and `learn.model` stay the user's own
-
-@pytest.mark.parametrize('error, yields', [(RuntimeError, True), (CancelStep, False), (KeyboardInterrupt, True)])
-def test_the_users_model_is_back_after_an_error_in_the_step(error, yields):
-    other, seen = plain_model(), []
-    def fails(batch, learn):
         seen.append(learn.model is other)
         raise error
-    def step(batch, learn):
-        if not yields: fails(batch, learn)
-        yield '', learn.model(batch[0]).mean()
-        fails(batch, learn)
-    train_step = step if yields else fails
-    learn = make_learner(plain_model(), batches()[:1], optim=sgd, train_step=train_step)
+    learn = make_learner(plain_model(), batches()[:1], optim=sgd, train_step=step)
     model, at_end = learn.model, LambdaHook(after_fit=lambda learn: seen.append(learn.model is model))
     try: learn.fit(1, hooks=[Chooses(other), at_end])
     except (RuntimeError, KeyboardInterrupt): pass
     assert seen == [True, True] and learn.model is model
 
-
-# Wrong values
-
 @pytest.mark.parametrize('point, f, error, message, note', [
-    ('do_step', lambda learn, nxt: nxt(None), TypeError, r'nxt got 1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
-    ('do_opt_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),
-    ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'the loss is a NoneType',
-     'the loss that hook Mine passed on'),
-    ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'does not require grad',
-     'the loss that hook Mine passed on'),
-    ('do_step', lambda learn, nxt: nxt(3), TypeError, r'nxt got 1 value: expected nxt\(\)', 'in hook Mine'),
-    ('do_step', lambda learn, nxt: None, TypeError, r'do_step of Mine left no result: call nxt\(\)', ''),
+    ('do_step', lambda learn, nxt: nxt(None), TypeError, r'1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
+    ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'loss is a NoneType', 'hook Mine passed on'),
+    ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'require grad', 'hook Mine passed on'),
+    ('do_step', lambda learn, nxt: None, TypeError, r'do_step of Mine.*call nxt\(\)', ''),
     ('do_opt_step', lambda learn, nxt: None, TypeError, r'what nxt\(\) returned', '')])
 def test_wrong_values_say_who_passed_them_on(point, f, error, message, note):
     with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **{point: f}))
@@ -121,10 +74,7 @@ def test_wrong_values_say_who_passed_them_on(point, f, error, message, note):
 
 def test_a_model_set_in_a_step_is_refused():
     "The pass has its model already; a hook chooses another one by `model_for`"
-    other = nn.Linear(4, 3)
-    def swap(learn, nxt):
-        learn.model = other
-        return nxt()
+    def swap(learn, nxt): learn.model = plain_model()
     learn = make_learner()
     model = learn.model
     with pytest.raises(RuntimeError, match='def model_for'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])

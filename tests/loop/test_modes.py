@@ -18,19 +18,14 @@ class Student(nn.Module):
         with torch.no_grad(): known = self.teacher(x)
         return self.head(self.drop(self.norm(self.body(x)))) + known
 
-def student():
-    torch.manual_seed(0)
-    res = Student()
-    res.teacher.eval()
-    res.norm.eval()
-    return res
-
 def modes(learn): return {name: m.training for name, m in learn.model.named_modules()}
 
-def test_a_search_keeps_them_too():
-    seen = []
-    learn = make_learner(student(), optim=sgd, hooks=[
-        Freeze('teacher', 'norm', in_eval=True), LambdaHook(before_step=lambda learn: seen.append(modes(learn)))])
+def test_a_search_keeps_what_is_frozen_in_evaluation_mode():
+    seen, model = [], Student()
+    model.teacher.eval()
+    model.norm.eval()
+    look = LambdaHook(before_step=lambda learn: seen.append(modes(learn)))
+    learn = make_learner(model, optim=sgd, hooks=[Freeze('teacher', 'norm', in_eval=True), look])
     before = modes(learn)
     learn.lr_find(n_steps=12)
     assert seen and all(o == before for o in seen) and modes(learn) == before
