@@ -13,25 +13,18 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from common import digest, problem
-from trainer_nb.all import Checkpoint, Hook, SeededLoader, TrainingInterrupted, accuracy
-from trainer_nb.learner import Learner
+from trainer_nb.all import Checkpoint, GradAccum, Hook, Learner, SeededLoader, TrainingInterrupted, accuracy
 
 
 class Noisy(Dataset):
     "The small problem, with noise from all three global generators, and the samples' ids"
-    def __init__(self, n, seed, aug): (self.x, self.y), self.aug = problem(n, seed), aug
+    def __init__(self, n, seed, aug):
+        self.x, self.y = problem(n, seed)
+        self.aug = aug
     def __len__(self): return len(self.x)
     def __getitem__(self, i):
         noise = .1*(torch.rand(4) + random.random() + float(numpy.random.rand())) if self.aug else 0
         return self.x[i] + noise, i, self.y[i]
-
-class Accum(Hook):
-    "An optimizer step for every two batches, by itself"
-    def before_fit(self, learn): learn.state.grad_accum_steps = 2
-    def do_opt_step(self, learn, nxt):
-        return nxt() if learn.state.is_grad_accum_boundary(learn.phase.is_last) else False
-    def do_zero_grad(self, learn, nxt):
-        if learn.state.is_grad_accum_boundary(learn.phase.is_last): nxt()
 
 class Spread:
     "A metric with a state that is no mean"
@@ -69,15 +62,15 @@ def start(c, *hooks):
         x, _, y = batch
         with torch.autocast('cpu', torch.bfloat16) if c.get('amp') else nullcontext(): pred = learn.model(x)
         return {'loss': F.cross_entropy(pred.float(), y), 'pred': pred, 'targ': y}
-    cls, own = SeededLoader if c.get('seeded') else DataLoader, dict(num_workers=c.get('workers', 0))
+    cls, own = SeededLoader if c.get('seeded') else DataLoader, {'num_workers': c.get('workers', 0)}
     if c.get('persistent'): own['persistent_workers'] = True
     dls = [cls(Noisy(24, seed, c.get('aug')), batch_size=bs, shuffle=True, **own) for seed, bs in ((1, 5), (2, 7))]
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(.5), nn.Linear(8, 3))
     if c.get('big'): model.register_buffer('big', torch.rand(c['big']))
-    return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()],
-                   hooks=[*[Accum()]*bool(c.get('accum')), *hooks], display=False)
+    if c.get('accum'): hooks = GradAccum(2), *hooks
+    return Learner(model, *dls, train_step=step, lr=.01, metrics=[accuracy, Spread()], hooks=hooks, display=False)
 
-def run(c):
+def run(c):     # its code at the end
     hooks = [Checkpoint(c['folder'], every=c['every'], keep=2), Log(c['log'])]
     if stop := c.get('stop'): hooks.append(StopAt(**stop))
     learn = start(c, *hooks)
@@ -88,11 +81,11 @@ def run(c):
     try:
         learn.fit(c.get('n_epochs', 2), valid_every=c.get('valid_every'), valid_first=bool(c.get('valid_first')),
                   resume=True)
-    except TrainingInterrupted: return 'interrupted'
-    except ZeroDivisionError: return 'error'
+    except TrainingInterrupted: return 3
+    except ZeroDivisionError: return 4
     if after: time.sleep(60)
     Path(c['log'] + '.digest').write_text(digest(learn))
-    return 'done'
+    return 0
 
 def main():
     torch.set_num_threads(1)
@@ -101,7 +94,7 @@ def main():
         if (pid := os.fork()) == 0:
             os.setsid()
             sys.stdout, code = open(os.devnull, 'w'), 1
-            try: code = {'done': 0, 'interrupted': 3, 'error': 4}[run(json.loads(line))]
+            try: code = run(json.loads(line))
             except BaseException: traceback.print_exc()
             finally:
                 sys.stderr.flush()
