@@ -1,13 +1,12 @@
 "What a notebook shows of an error: the user's frames, one of ours, and where in the training it was"
-import io, linecache, signal, sys, traceback
-from contextlib import redirect_stdout
+import linecache, signal, traceback
 
 import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
 from common import Broken as BrokenData, batches, formatter, make_learner
-from trainer_nb.all import LambdaHook, show_error
+from trainer_nb.all import LambdaHook
 from trainer_nb.base.text import owner
 
 def raised(learn, code='fit(1)'):
@@ -58,17 +57,6 @@ def test_a_bug_of_the_library_shows_where_it_is(monkeypatch):
     e = raised(make_learner())
     ours = [name for kind, name in names(e.__traceback__) if kind == 'ours']
     assert ours[0] == 'fit' and len(ours) == 2 and ours[-1] == names(e.full_traceback)[-1][1]
-
-def test_the_whole_traceback_can_be_shown(monkeypatch):
-    e = raised(make_learner(Broken()))
-    before = names(e.__traceback__)
-    monkeypatch.setattr(sys, 'last_value', e, raising=False)
-    for given in (e,), ():
-        with redirect_stdout(io.StringIO()) as out: show_error(*given)
-        for name in 'fit', 'run', '_call_impl', 'forward', 'deeper', 'Oops: in the model': assert name in out.getvalue()
-    assert names(e.__traceback__) == before
-    with pytest.raises(Oops) as again: raise e.with_traceback(e.full_traceback)
-    assert ('torch', '_call_impl') in names(again.value.__traceback__)
 
 def test_where_interrupts_are_ignored_they_stay_so():
     "As under nohup"

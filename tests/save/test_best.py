@@ -116,12 +116,3 @@ def test_patience_counts_from_the_best_validation(there, here, epochs, tmp_path,
     assert len(learn.history) == epochs and stop.is_over and stop.best_row['batch'] == 10
     said = capsys.readouterr().out.splitlines()[-1]
     assert f'after epoch {epochs - 1} of 50: valid_loss' in said and f'(patience {here})' in said
-
-def test_keep_best_beside_early_stopping():
-    hook = EarlyStopping(2)
-    learn = learner(hook)
-    learn.fit(2, keep_best=True)
-    assert learn.hooks.count(hook) == 1
-    with pytest.raises(ValueError, match='disagree'): learn.fit(1, keep_best='train_loss')
-    with pytest.raises(ValueError, match='disagree'): learner(EarlyStopping(restore_best=False)).fit(1, keep_best=True)
-    with pytest.raises(ValueError, match='no valid_dl'): make_learner().fit(1, keep_best=True)

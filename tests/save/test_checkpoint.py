@@ -6,10 +6,9 @@ import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import Share, Stream, digest, make_learner, problem, same, shuffled, stop_at, told, weights
-from trainer_nb.all import Checkpoint, LambdaHook, SeededLoader, accuracy
-from trainer_nb.data import Pass
-from trainer_nb.save.files import Folder, Lock, read_checkpoint
+from common import digest, make_learner, problem, same, shuffled, stop_at, told, weights
+from trainer_nb.all import Checkpoint, Hook, LambdaHook, accuracy
+from trainer_nb.save.files import Folder, read_checkpoint
 
 
 @pytest.fixture(scope='module')
@@ -31,8 +30,6 @@ def fork():
         child.wait(60)
         child.stdout.close()
 
-def lines(log): return dict(o.split(': ', 1) for o in Path(log).read_text().splitlines())
-
 ENDS = {'kill': -9, 'interrupt': 3, 'error': 4}
 EVENTS = ('before_step', 'after_pred', 'after_loss', 'after_backward', 'after_step', 'before_epoch', 'before_valid',
           'after_valid', 'after_epoch')
@@ -44,23 +41,22 @@ SETUPS = {
 @pytest.mark.parametrize('setup, n_stops', [
     ('seeded', 3), *(pytest.param(o, 60, marks=pytest.mark.soak) for o in SETUPS)])
 def test_stopped_anywhere_and_resumed_in_a_new_process(fork, tmp_path, setup, n_stops):
-    "At random moments, until there were `n_stops`: each batch, and the end, are those of a training that nobody stops"
+    "At random moments, until there were `n_stops`: record and weights are those of a training that nobody stops"
     rand, done = random.Random(f'{setup} {n_stops}'), 0
     setup = dict(SETUPS[setup], valid_every=rand.choice([None, 2, 3]), valid_first=rand.random() < .5)
-    def run(name, **c): return fork(folder=str(tmp_path/name), log=str(tmp_path/f'{name}.log'), **setup, **c)
-    def result(name): return lines(tmp_path/f'{name}.log'), (tmp_path/f'{name}.log.digest').read_text()
-    assert run('whole', every='epoch') == 0
-    for i in range(n_stops):
+    def result(name): return (tmp_path/name/'digest').read_text()
+    assert fork(folder=str(tmp_path/'whole'), every='epoch', **setup) == 0
+    for i in map(str, range(n_stops)):
         every, seen = rand.choice(['epoch', 1, 2, '0.0001s', '0.0001s']), []
         for attempt in range(20):
             kind = rand.choice([*ENDS])
             stop = dict(event=rand.choice(EVENTS), n=rand.randint(1, 12), kind=kind) if done < n_stops else None
-            code = run(str(i), every=every, stop=stop, seed=attempt)
+            code = fork(folder=str(tmp_path/i), every=every, stop=stop, seed=attempt, **setup)
             seen.append((stop, code))
             if code == 0: break
             assert code == ENDS[kind], (setup, every, seen)
             done += 1
-        assert result(str(i)) == result('whole'), (setup, every, seen)
+        assert result(i) == result('whole'), (setup, every, seen)
     assert done >= n_stops
 
 @pytest.mark.parametrize('n_kills', [8, pytest.param(200, marks=pytest.mark.soak)])
@@ -73,8 +69,8 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
     other.touch()
     n = n_unfinished = 0
     for i in range(n_kills):
-        assert fork(folder=str(folder.path), log=str(tmp_path/'log'), every='0.0001s',
-                    kill_after=.02 + .6*rand.random(), seed=i, big=1_000_000, n_epochs=10_000) == -9
+        assert fork(folder=str(folder.path), every='0.0001s', kill_after=.02 + .6*rand.random(), seed=i,
+                    big=1_000_000, n_epochs=10_000) == -9
         n_unfinished += any(folder.path.glob('.*.tmp'))
         if not folder.notes():
             assert n == 0
@@ -90,58 +86,19 @@ def test_killed_while_saving(fork, tmp_path, n_kills):
 
 # In one process: another learner, after other random numbers
 
-class Reads(TensorDataset):
-    "Counts its reads, in shared memory, so that those of workers are seen, too"
-    def __init__(self, n):
-        super().__init__(torch.arange(float(n)))
-        self.n_reads = torch.zeros(1, dtype=torch.int64).share_memory_()
-    def __getitem__(self, i):
-        self.n_reads += 1
-        return self.tensors[0][i]
-
-@pytest.mark.parametrize('cls, n_workers', [(DataLoader, 0), (SeededLoader, 2)])
-def test_skipping_10_000_batches_reads_no_sample(cls, n_workers):
-    data = Reads(20_010)
-    pass_, other = (Pass(cls(data, batch_size=2, shuffle=True, num_workers=n_workers)) for _ in range(2))
-    iter(pass_)
-    pass_.n = 10_000
-    state = pass_.state_dict()
-    pass_.close()
-    data.n_reads.zero_()
-    other.load_state_dict(state)
-    assert len(list(other)) == 5 and data.n_reads == 10
-
 def seeded(train_dl=shuffled, valid_dl=None, seed=0, **kwargs):
     torch.manual_seed(seed)
     return make_learner(train_dl=train_dl(), valid_dl=valid_dl and valid_dl(), seed=7, metrics=[accuracy], **kwargs)
 
-def streamed(): return DataLoader(Stream([*zip(*problem())]), batch_size=5, num_workers=2)
-
-def stateful(n_workers):
-    torchdata = pytest.importorskip('torchdata.stateful_dataloader')
-    return lambda: torchdata.StatefulDataLoader(TensorDataset(*problem()), 5, shuffle=True, num_workers=n_workers)
-
-@pytest.mark.parametrize('there, here, words', [
-    (lambda: streamed, None, 'first 3 batches are read again'), (lambda: stateful(0), None, None),
-    (lambda: stateful(2), None, 'StatefulDataLoader with 2 workers'),
-    (lambda: lambda: shuffled(num_workers=2), lambda: shuffled, 'order of the samples is the same')])
-def test_loaders_that_resume_in_mid_epoch(tmp_path, there, here, words):
-    "They are exact here; what may not be is named"
-    there = there()
-    here = here() if here else there
-    (whole := seeded(there)).fit(2)
-    seeded(there).fit(2, hooks=[stop_at(3), Checkpoint(tmp_path)])
-    with told() as said: (other := seeded(here, seed=1)).fit(2, resume=tmp_path)
+def test_a_stateful_loader_resumes_in_mid_epoch(tmp_path):
+    cls = pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader
+    def loader(): return cls(TensorDataset(*problem()), 5, shuffle=True, num_workers=2)
+    def make(seed=0): return seeded(loader, seed=seed)
+    (whole := make()).fit(2)
+    make().fit(2, hooks=[stop_at(3), Checkpoint(tmp_path)])
+    other = make(1)
+    with pytest.warns(UserWarning, match='StatefulDataLoader with 2 workers'): other.fit(2, resume=tmp_path)
     assert digest(other) == digest(whole)
-    said = [o for o in said if o.startswith('resume:')]
-    assert any(words in o for o in said) if words else not said
-
-def test_persistent_workers_that_draw_are_named_after_an_epoch_too(tmp_path):
-    class Draws(Stream):
-        def __iter__(self): return iter([(x + torch.rand(4), y) for x, y in self.data])
-    def loader(): return DataLoader(Draws([*zip(*problem())]), batch_size=5, num_workers=1, persistent_workers=True)
-    seeded(loader, hooks=[Checkpoint(tmp_path)]).fit(1)
-    with pytest.warns(UserWarning, match='random numbers.* may differ'): seeded(loader).fit(2, resume=tmp_path)
 
 # What is put where
 
@@ -164,11 +121,6 @@ def test_how_often_it_saves_and_what_it_keeps(tmp_path, kwargs, expected, stoppe
     assert steps(check) == expected and len(check.saved) >= len(expected)
     learn.fit(1, hooks=[stop_at(27)])
     assert [o for o in steps(check) if o > 25] == stopped
-
-def test_the_best_only_needs_a_column_that_says_which():
-    with pytest.raises(ValueError, match='monitor is None'): Checkpoint('a', best_only=True, monitor=None)
-    with pytest.raises(ValueError, match="'valid_loss'.* no valid_dl"):
-        seeded(hooks=[Checkpoint('a', best_only=True)]).fit(1)
 
 def test_files_of_others_are_never_touched(tmp_path, capsys):
     "Those of another run stay, and the newest is the one that was written last, whatever its step"
@@ -259,24 +211,22 @@ def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypat
     assert log == [beside, ('.tmp', '.pt'), folder, beside, ('.tmp', '.json'), folder]
 
 @pytest.fixture
-def disk_of():
-    "A function that limits the size of files, which the system reports like a full disk; None: as before"
+def limit():
+    "A function that limits the size of files, which the system reports like a full disk"
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    def limit(n): resource.setrlimit(resource.RLIMIT_FSIZE, (soft if n is None else n, hard))
-    try: yield limit
-    finally:
-        limit(None)
-        signal.signal(signal.SIGXFSZ, old)
+    yield lambda n=soft: resource.setrlimit(resource.RLIMIT_FSIZE, (n, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, old)
 
-def test_a_full_disk(tmp_path, disk_of):
+def test_a_full_disk(tmp_path, limit):
     "From step 4 to step 8 it changes no number, unless errors of a save are `strict`"
     def disk(learn):
         if learn.state.optimizer_step == 4:
             check.finish()
-            disk_of(8000)
-        if learn.state.optimizer_step == 8: disk_of(None)
+            limit(8000)
+        if learn.state.optimizer_step == 8: limit()
     check = Checkpoint(tmp_path/'a', every=2, keep=9)
     learn, whole = seeded(hooks=[check, LambdaHook(before_step=disk)]), seeded()
     with told() as said: learn.fit(2)
@@ -286,77 +236,39 @@ def test_a_full_disk(tmp_path, disk_of):
     check = Checkpoint(tmp_path/'b', every=2, strict=True)
     with pytest.raises(OSError, match='File too large'): seeded(hooks=[check, LambdaHook(before_step=disk)]).fit(2)
 
-def test_a_lock_that_cannot_be_written_is_given_back(tmp_path, disk_of):
-    lock, seen = Lock(tmp_path), []     # an error that is kept holds what its frames hold
-    disk_of(0)
-    for _ in range(2):
-        with pytest.raises(OSError, match='File too large') as e: lock.acquire()
-        seen.append(e.value)
-    disk_of(None)
-    lock.acquire()
-    assert (tmp_path/'.lock').read_text().startswith('process')
-    lock.release()
-
 def test_two_runs_in_one_folder(tmp_path):
-    """The second one is refused as long as the first one trains, in another process or in this one;
-    a dead process holds nothing"""
-    code = (f"from trainer_nb.save.files import Lock; import time; lock = Lock({str(tmp_path)!r}); lock.acquire(); "
-            "print('locked', flush=True); time.sleep(60)")
-    with subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout.readline() == 'locked\n'
-        learn, other = (seeded(hooks=[Checkpoint(tmp_path)]) for _ in range(2))
-        with pytest.raises(RuntimeError, match=f'in use .*process {child.pid}'): learn.fit(1)
-        child.kill()
+    "The second one is refused as long as the first one trains"
+    learn, other = (seeded(hooks=[Checkpoint(tmp_path)]) for _ in range(2))
     def second(learn):
         with pytest.raises(RuntimeError, match='in use .*this process'): other.fit(1)
     learn.fit(1, hooks=[LambdaHook(before_step=second, after_epoch=second)])
     other.fit(1, resume=True)
     assert digest(other) == digest(learn)
 
-def test_save_what_was_loaded(tmp_path):
-    "A state from the middle of an epoch can be loaded, saved again, and resumed from"
-    first, again, other = (make_learner() for _ in range(3))
-    first.fit(1, hooks=[stop_at(3)])
-    for a, b in (first, again), (again, other):
-        a.save(tmp_path/'a')
-        b.load(tmp_path/'a')
-    for o in first, other: o.resume()
-    assert same(weights(first.model), weights(other.model))
-
 def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
     "At any line of our code and of torch's that writes: torch's zip writer would replace it by an error of its own"
     learn, path = make_learner(), tmp_path/'a.pt'
     learn.save(path)
-    whole = path.read_bytes()
-    files = os.path.join('save', 'files.py'), os.path.join('torch', 'serialization.py')
-    def interrupted_at(n):      # where the n-th line is
-        count, where = 0, None
-        def trace(frame, event, arg):
-            nonlocal count, where
+    whole, files = path.read_bytes(), (os.path.join('save', 'files.py'), os.path.join('torch', 'serialization.py'))
+    old = sys.gettrace()
+    for n in range(1, 10**6, 59):
+        seen = []
+        def trace(frame, *_):
             if not frame.f_code.co_filename.endswith(files): return None
-            count += 1
-            if count == n:
-                where = f'{frame.f_code.co_name}:{frame.f_lineno}'
-                signal.raise_signal(signal.SIGINT)
+            seen.append(f'{frame.f_code.co_name}:{frame.f_lineno}')
+            if len(seen) == n: signal.raise_signal(signal.SIGINT)
             return trace
-        old = sys.gettrace()
         sys.settrace(trace)
         try: learn.save(path)
-        except KeyboardInterrupt: assert path.read_bytes() == whole, where
-        else: assert where is None, f'{where}: it was lost'
+        except KeyboardInterrupt: assert path.read_bytes() == whole, seen[n - 1]
+        else: assert len(seen) < n, f'{seen[n - 1]}: it was lost'
         finally: sys.settrace(old)
-        return where
-    n = 1
-    while interrupted_at(n): n += 59
+        if len(seen) < n: break
     assert n > 300 and not list(tmp_path.glob('.*')) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path):
-    class Wrapped:
-        "A metric object around another object"
-        def __init__(self): self.inner = Share()
-        def reset(self): self.inner.reset()
-        def update(self, pred, targ): self.inner.update(pred, targ)
-        def compute(self): return self.inner.compute()
-    learn = make_learner(metrics=[Wrapped()], hooks=[Checkpoint(tmp_path)])
-    with pytest.raises(TypeError, match='inner.* is a common.Share.* state_dict'): learn.fit(2)
+    class Held(Hook):
+        def state_dict(self): return {'of': [self]}
+    learn = make_learner(hooks=[Held(), Checkpoint(tmp_path)])
+    with pytest.raises(TypeError, match="'of'.*Held.* state_dict"): learn.fit(2)
     assert learn.state.optimizer_step == 1

@@ -1,6 +1,6 @@
 """What a checkpoint holds is data: nothing in it is executed, no path leads out of its folder, and what is damaged is
 found before it is used"""
-import json, os, pickle, random, shutil, socket
+import json, os, pickle, random, socket
 from itertools import product
 
 import pytest, torch
@@ -37,18 +37,14 @@ def test_a_pickle_in_a_checkpoint_is_not_called(tmp_path):
 
 def test_links_do_not_lead_out_of_the_folder(tmp_path):
     "In the place of a state and of its manifest"
-    path, learn = saved(tmp_path/'run')
-    keep = shutil.copytree(path.parent, tmp_path/'keep')
-    for o, sources in (path, [path, path.parent]), (path.with_suffix('.json'), [path.parent]):
-        o.unlink()
-        o.symlink_to(keep/o.name)
-        for source in sources:
-            with told() as said, pytest.raises(BadCheckpoint) as e: make_learner().load(source)
-            assert 'a link' in str(e.value) + ''.join(said)
-        o.unlink()
-        shutil.copy(keep/o.name, o)
-    (other := make_learner()).load(path)
-    assert same(weights(other.model), weights(learn.model))
+    path, _ = saved(tmp_path/'run')
+    for o in path, path.with_suffix('.json'):
+        o.rename(tmp_path/o.name)
+        o.symlink_to(tmp_path/o.name)
+        with told() as said, pytest.raises(BadCheckpoint): make_learner().load(path.parent)
+        assert 'a link' in said[0]
+        (tmp_path/o.name).replace(o)
+    make_learner().load(path.parent)
 
 # Files that are something else, or were changed
 
@@ -68,22 +64,14 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, n):
         else: assert same(weights(other.model), weights(learn.model)) and other.history.steps == learn.history.steps, i
     assert n_found > .7*n
 
-DAMAGES = {'empty': lambda whole: b'', 'cut off': lambda whole: whole[:len(whole)*99//100],
-           'pickle': lambda whole: pickle.dumps({'a': 1}), 'zip': lambda whole: b'PK\x05\x06' + bytes(18),
-           'folder': lambda whole: None}
-
 def test_the_one_before_a_damaged_checkpoint_is_tried(tmp_path):
     path, _ = saved(tmp_path, 2)
-    whole = path.read_bytes()
-    for name, damage in DAMAGES.items():
-        path.unlink()
-        data = damage(whole)
-        path.mkdir() if data is None else path.write_bytes(data)
-        for verb in 'load', 'resume':
+    for data in b'', path.read_bytes()[:-99], pickle.dumps({'a': 1}), b'PK\x05\x06' + bytes(18):
+        path.write_bytes(data)
+        for read in lambda o: o.load(tmp_path), lambda o: o.fit(1, resume=tmp_path):
             other = make_learner()
-            with pytest.warns(UserWarning, match=f'{path.name} is not a .*Trying the one before'):
-                other.load(tmp_path) if verb == 'load' else other.fit(1, resume=tmp_path)
-            assert other.state.epoch == 1, name
+            with pytest.warns(UserWarning, match=f'{path.name} is not a .*Trying the one before'): read(other)
+            assert other.state.epoch == 1, data[:9]
 
 def test_a_damaged_manifest_is_left_out(tmp_path):
     path, _ = saved(tmp_path, 2)
@@ -133,14 +121,13 @@ def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     here, there = socket.socketpair()
     if not (pid := os.fork()):
         here.close()        # a parent that fails ends this process, too
-        said = 'taken'
         try: lock.acquire()
-        except RuntimeError as e: said = str(e)
-        there.send(said.encode())
+        except RuntimeError as e: there.send(str(e).encode())
         there.recv(1)
         os._exit(0)
+    there.close()
     assert f'process {os.getpid()}' in here.recv(999).decode()
     lock.release()
     Lock(tmp_path).acquire()     # while the child lives
-    here.send(b'.')
+    here.close()
     assert os.waitpid(pid, 0)[1] == 0

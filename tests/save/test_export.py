@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from common import make_learner, plain_model, problem, same, weights
-from trainer_nb.all import EMA, Table, TableNet, accuracy, load_learner, load_model
+from trainer_nb.all import EMA, accuracy, load_learner, load_model
 
 X, Y = problem()
 
@@ -30,13 +30,11 @@ def test_a_program_by_names(tmp_path):
 
 def compiled(model): return torch.compile(model, backend='eager')
 
-@pytest.mark.parametrize('wrap', [compiled, nn.DataParallel, lambda m: nn.Sequential(compiled(m[0]), *m[1:])])
+@pytest.mark.parametrize('wrap', [nn.DataParallel, lambda m: nn.Sequential(compiled(m[0]), *m[1:])])
 def test_a_wrapped_model_has_plain_names(wrap, tmp_path):
-    plain = plain_model()
-    make_learner(wrap(plain)).export(tmp_path)
+    make_learner(wrap(plain := plain_model())).export(tmp_path)
     assert load_file(tmp_path/'model.safetensors').keys() == plain.state_dict().keys()
-    other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    for there in other, compiled(other): assert same(load_model(tmp_path, there)(X), plain.eval()(X))
+    assert same(load_model(tmp_path, compiled(plain_model()))(X), plain.eval()(X))
 
 def test_a_learner_without_its_data(tmp_path):
     "Its average, loss with options, metrics and a step of a notebook come along; no optimizer, hook or sample does"
@@ -53,25 +51,15 @@ def test_a_learner_without_its_data(tmp_path):
     assert there.validate((X, Y)) == learn.validate() and same(weights(there.model), weights(learn.ema.model))
     assert learn.history.n_steps == 40 and len(learn.hooks) == 1 and learn.opt.state     # the exported one is untouched
 
-def test_new_rows_of_a_table(tmp_path):
-    pd = pytest.importorskip('pandas')
-    table = Table(pd.DataFrame({'a': ['x', 'y']*20, 'b': range(40), 'late': [0, 1]*20}), 'late')
-    learn = make_learner(TableNet(table), table, bs=8)
-    there = load_learner(learn.export(tmp_path), trusted=True)
-    rows = pd.DataFrame({'a': ['y', 'new'], 'b': [3, 50]})
-    assert same(there.predict(rows), learn.predict(rows)) and there.objects['Table'].train == ()
-
 def test_what_cannot_be_packed_is_named(tmp_path, capsys, monkeypatch):
     learn = make_learner()
-    learn.export(tmp_path)
+    learn.export(tmp_path)      # an older one does not stay
     learn.extra = open(os.devnull)
-    learn.export(tmp_path)
-    assert 'extra is a _io.TextIOWrapper' in capsys.readouterr().out
-    with pytest.raises(FileNotFoundError, match='learner.pt'): load_learner(tmp_path, trusted=True)
-    del learn.extra
-    monkeypatch.setitem(sys.modules, 'cloudpickle', None)
-    learn.export(tmp_path)
-    assert 'needs cloudpickle: pip install' in capsys.readouterr().out
+    for words in 'extra is a _io.TextIOWrapper', 'needs cloudpickle: pip install':
+        learn.export(tmp_path)
+        assert words in capsys.readouterr().out
+        with pytest.raises(FileNotFoundError, match='learner.pt'): load_learner(tmp_path, trusted=True)
+        monkeypatch.setitem(sys.modules, 'cloudpickle', None)
     assert same(weights(load_model(tmp_path, make_learner().model)), weights(learn.model))
 
 class Evil:

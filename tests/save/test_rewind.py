@@ -28,18 +28,15 @@ def test_from_random_points(make_dl, make_hooks, tmp_path):
 
 def test_pictures_follow_to_another_way(tmp_path):
     "A comparison and a plot lose what had followed the checkpoint"
-    learn = make_learner(valid_dl=batches(seed=2), hooks=[Checkpoint(tmp_path/'a', keep=100)])
+    learn, plot = make_learner(valid_dl=batches(seed=2), hooks=[Checkpoint(tmp_path/'a', keep=100)]), Plot()
+    def drawn(plot): return plot.chart(learn.history.plot_data(), log=False).svg()
     learn.fit(3)
-    look, plot = compare(learn), Plot()
-    plot.chart(learn.history.plot_data(), log=False)
+    look, _ = compare(learn), drawn(plot)
     learn.rewind(1)
-    learn.opt.param_groups[0]['lr'] = .3
-    learn.fit(4)
+    learn.fit(4, lr=.3)
     look.update()
     assert look.chart().svg() == compare(learn).chart().svg()
-    data = learn.history.plot_data()
-    drawn = plot.chart(data, log=False).svg()
-    assert drawn == Plot().chart(data, log=False).svg() and 'rewound from batch 15' in drawn
+    assert drawn(plot) == drawn(Plot()) and 'rewound from batch 15' in drawn(plot)
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):
     "Though states of the first way are still there, and are longer"
@@ -68,11 +65,3 @@ def test_what_was_not_kept_is_refused_and_what_was_is_listed(tmp_path):
     assert digest(learn) == before and other.state.epoch == 0
     with pytest.raises(RuntimeError, match='in a fit'):
         learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: learn.rewind(epoch=3))])
-
-def test_of_another_folder(tmp_path):
-    "A learner without the hook, and one whose hook has another folder, take the newest run there"
-    make_learner(hooks=[Checkpoint(tmp_path/'a')]).fit(2)
-    for hooks in [], [Checkpoint(tmp_path/'b')]:
-        learn = make_learner(hooks=hooks)
-        learn.rewind(epoch=1, folder=tmp_path/'a')
-        assert learn.state.epoch == 1 and not (tmp_path/'b').exists()
