@@ -16,30 +16,23 @@ from trainer_nb.show import Budget
 N_EPOCHS, N_BATCHES = 3, 20
 tests = Path(__file__).parent
 
-def environment(
-    tmp,  # folder for what a front end writes besides its results
-):        # dict
-    "Environment variables for a process that runs these fits"
-    dirs = {k: Path(tmp)/k.lower() for k in ('JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR',
-                                             'IPYTHONDIR')}
-    for o in dirs.values(): o.mkdir(parents=True, exist_ok=True)
+def environment(tmp):
+    "Environment variables for a process that runs these fits; a front end writes what is its own into `tmp`"
+    names = 'JUPYTER_CONFIG_DIR', 'JUPYTER_DATA_DIR', 'JUPYTER_RUNTIME_DIR', 'IPYTHONDIR'
+    dirs = {k: str(Path(tmp)/k.lower()) for k in names}
+    for o in dirs.values(): os.makedirs(o, exist_ok=True)
     theirs = {k: v for k, v in os.environ.items() if k not in ('IN_TEST', 'COLUMNS', 'LINES')}
-    return {**theirs, **{k: str(v) for k, v in dirs.items()}, 'PYTHONPATH': f'{tests.parent}{os.pathsep}{tests}',
-            'JUPYTER_PREFER_ENV_PATH': '1',
+    return {**theirs, **dirs, 'PYTHONPATH': f'{tests.parent}{os.pathsep}{tests}', 'JUPYTER_PREFER_ENV_PATH': '1',
             'OMP_NUM_THREADS': '1', 'PYDEVD_DISABLE_FILE_VALIDATION': '1'}
 
-def start(
-    *hooks,
-    step_s=0.,  # how long a training step sleeps, so that there is something to see
-    **kwargs,
-):              # `Learner`, always the same
-    "A learner with a display, for `fit(N_EPOCHS)`"
+def start(*hooks, step_s=0., **kwargs):
+    "A learner with a display, always the same, for `fit(N_EPOCHS)`; a step takes at least `step_s`"
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sleep = LambdaHook(after_backward=lambda learn: time.sleep(step_s))
-    return make_learner(hooks=[sleep, *hooks],
-                        **{'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy],
-                           'lr': .02, 'display': True, **kwargs})
+    kwargs = {'train_dl': shuffled(5*N_BATCHES), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'lr': .02,
+              'display': True, **kwargs}
+    return make_learner(hooks=[sleep, *hooks], **kwargs)
 
 def asked(learn): return any(not callable(o) for o in learn.requests)      # to stop; displays ask to be updated
 
@@ -77,16 +70,15 @@ class Eager(Budget):
 class Lossy(Hook):
     "A front end that loses some updates of displays, while the fit runs or to the end"
     ord = 99        # just before the display
-    def __init__(self, keep, seed=0, to_the_end=False):
-        self.keep, self.rand, self.to_the_end, self.n_lost = keep, random.Random(seed), to_the_end, 0
+    def __init__(self, keep, to_the_end=False):
+        self.keep, self.rand, self.to_the_end, self.n_lost = keep, random.Random(0), to_the_end, 0
     def before_fit(self, learn):
         from IPython import get_ipython
         self.pub = get_ipython().display_pub
         self.publish, self.pub.publish = self.pub.publish, self.lose
     def lose(self, *args, update=False, **kwargs):
-        lost = update and self.rand.random() >= self.keep
-        self.n_lost += lost
-        if not lost: self.publish(*args, update=update, **kwargs)
+        if update and self.rand.random() >= self.keep: self.n_lost += 1
+        else: self.publish(*args, update=update, **kwargs)
     def after_fit(self, learn):
         if not self.to_the_end: self.restore()
     def restore(self):      # int: number of updates that were lost

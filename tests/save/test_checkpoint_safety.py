@@ -1,64 +1,54 @@
 """What a checkpoint holds is data: nothing in it is executed, no path leads out of its folder, and what is damaged is
 found before it is used"""
-import fcntl, json, os, pickle, random, shutil, socket
+import json, os, pickle, random, socket
 from itertools import product
 
 import pytest, torch
 
 from common import Share, make_learner, same, shuffled, stop_when, told, weights
 from trainer_nb.all import CSVLogger, Checkpoint, EarlyStopping, EMA, GradAccum, OneCycle, accuracy
-from trainer_nb.save.export import load_model
-from trainer_nb.save.files import BadCheckpoint, Folder, Lock, read_state
 from trainer_nb.loop.fit import Fit
+from trainer_nb.save.files import BadCheckpoint, Folder, Lock
 from trainer_nb.save.state import restore
 
 def saved(folder, n_epochs=1):
-    "A folder of checkpoints, and the learner that wrote it"
-    learn = make_learner(hooks=[Checkpoint(folder)])
+    "The newest checkpoint of a folder, and the learner that wrote it"
+    learn = make_learner(hooks=[Checkpoint(folder, monitor='train_loss')])
     learn.fit(n_epochs)
-    return learn
-
-def newest(folder): return max(folder.glob('*.pt'))
+    return max(folder.glob('*.pt')), learn
 
 class Call:
     "Unpickled, it makes a folder"
     def __init__(self, path): self.path = path
     def __reduce__(self): return os.mkdir, (str(self.path),)
 
-@pytest.mark.parametrize('read', [
-    lambda learn, path: learn.load(path), lambda learn, path: learn.load(path.parent),
-    lambda learn, path: learn.fit(2, resume=path),
-    lambda learn, path: learn.fit(2, resume=True, hooks=[Checkpoint(path.parent)])], ids=range(4))
-def test_a_pickle_in_a_checkpoint_is_not_called(tmp_path, read):
-    saved(tmp_path/'run')
-    path, ran = newest(tmp_path/'run'), tmp_path/'ran'
+def test_a_pickle_in_a_checkpoint_is_not_called(tmp_path):
+    (path, _), ran = saved(tmp_path/'run'), tmp_path/'ran'
     torch.save({**torch.load(path, weights_only=True), 'hooks': Call(ran)}, path)
     learn = make_learner()
     before = weights(learn.model)
-    with pytest.raises((BadCheckpoint, FileNotFoundError)): read(learn, path)
-    assert not ran.exists() and same(before, weights(learn.model))
+    for read in [lambda: learn.load(path), lambda: learn.load(path.parent), lambda: learn.fit(2, resume=path),
+                 lambda: learn.load_best(path.parent), lambda: learn.rewind(1, folder=path.parent),
+                 lambda: learn.fit(2, resume=True, hooks=[Checkpoint(path.parent)])]:
+        with told(), pytest.raises(BadCheckpoint): read()
+        assert not ran.exists() and same(before, weights(learn.model))
     torch.load(path, weights_only=False)
     assert ran.exists()         # it would have been
 
 def test_links_do_not_lead_out_of_the_folder(tmp_path):
     "In the place of a state and of its manifest"
-    learn = saved(tmp_path/'run')
-    path = newest(tmp_path/'run')
-    keep = shutil.copytree(path.parent, tmp_path/'keep')
-    for o, sources in (path, [path, path.parent]), (path.with_suffix('.json'), [path.parent]):
-        o.unlink()
-        o.symlink_to(keep/o.name)
-        for source in sources:
-            with told() as said, pytest.raises(BadCheckpoint) as e: make_learner().load(source)
-            assert 'it is not a file, but a link' in str(e.value) + ''.join(said)
-        o.unlink()
-        shutil.copy(keep/o.name, o)
-    (other := make_learner()).load(path)
-    assert same(weights(other.model), weights(learn.model))
+    path, _ = saved(tmp_path/'run')
+    for o in path, path.with_suffix('.json'):
+        o.rename(tmp_path/o.name)
+        o.symlink_to(tmp_path/o.name)
+        with told() as said, pytest.raises(BadCheckpoint): make_learner().load(path.parent)
+        assert 'a link' in said[0]
+        (tmp_path/o.name).replace(o)
+    make_learner().load(path.parent)
 
 # Files that are something else, or were changed
 
-@pytest.mark.parametrize('n', [30, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n', [20, pytest.param(300, marks=pytest.mark.soak)])
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, n):
     "Anywhere in a file of `learn.save`; some bytes of a zip archive are padding"
     learn, path, rand, n_found = make_learner(), tmp_path/'one.pt', random.Random(n), 0
@@ -71,48 +61,32 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path, n):
         path.write_bytes(data)
         try: other.load(path)
         except BadCheckpoint: n_found += 1
-        else:
-            assert same(weights(other.model), weights(learn.model)), i
-            assert other.history.steps == learn.history.steps, i
+        else: assert same(weights(other.model), weights(learn.model)) and other.history.steps == learn.history.steps, i
     assert n_found > .7*n
 
-DAMAGES = {'empty': lambda whole: b'', 'cut off': lambda whole: whole[:len(whole)*99//100],
-           'page': lambda whole: b'<!DOCTYPE html><html><body>404</body></html>',
-           'pickle': lambda whole: pickle.dumps({'a': 1}), 'zip': lambda whole: b'PK\x05\x06' + bytes(18),
-           'folder': lambda whole: None}
-
-@pytest.mark.parametrize('damage', DAMAGES.values(), ids=DAMAGES)
-def test_what_is_no_checkpoint_is_named_and_the_one_before_it_is_tried(tmp_path, damage):
-    saved(tmp_path/'run', 2)
-    path = newest(tmp_path/'run')
-    data = damage(path.read_bytes())
-    path.unlink()
-    path.mkdir() if data is None else path.write_bytes(data)
-    (other := make_learner()).add_hook(Checkpoint(tmp_path/'other'))
-    for read in lambda: other.load(tmp_path/'run'), lambda: other.fit(1, resume=tmp_path/'run'):
-        with pytest.warns(UserWarning, match=f'{path.name} .*Trying the one before it'): read()
-        assert other.state.epoch == 1
-    with pytest.raises(BadCheckpoint, match=f'{path.name} is not a'): read_state(path)
+def test_the_one_before_a_damaged_checkpoint_is_tried(tmp_path):
+    path, _ = saved(tmp_path, 2)
+    for data in b'', path.read_bytes()[:-99], pickle.dumps({'a': 1}), b'PK\x05\x06' + bytes(18):
+        path.write_bytes(data)
+        for read in lambda o: o.load(tmp_path), lambda o: o.fit(1, resume=tmp_path):
+            other = make_learner()
+            with pytest.warns(UserWarning, match=f'{path.name} is not a .*Trying the one before'): read(other)
+            assert other.state.epoch == 1, data[:9]
 
 def test_a_damaged_manifest_is_left_out(tmp_path):
-    saved(tmp_path, 2)
-    file = sorted(tmp_path.glob('*.json'))[-1]
-    whole = json.loads(file.read_text())
-    lacks_one = {k: v for k, v in whole.items() if k != 'step'}
-    for note in '['*100_000, '[]', 'null', '{}', '{"run": 1}', '\xff', json.dumps(lacks_one):
-        file.write_text(note, 'latin1')
-        with pytest.warns(UserWarning, match=f'{file.name} is damaged.*Skipping'):
+    path, _ = saved(tmp_path, 2)
+    file = path.with_suffix('.json')
+    note = json.loads(file.read_text())
+    del note['step']
+    for text in '['*100_000, '[]', 'null', '{"run": 1}', '\xff', json.dumps(note):
+        file.write_text(text, 'latin1')
+        with pytest.warns(UserWarning, match=f'{file.name} is damaged'):
             assert [o['epoch'] for o in Folder(tmp_path).manifests()] == [1]
-    (learn := make_learner()).load(file.with_suffix('.pt'))      # its state is whole
+    (learn := make_learner()).load(path)      # its state is whole
     assert learn.state.epoch == 2
-
-def test_a_folder_whose_manifests_are_all_damaged_is_not_a_fresh_start(tmp_path):
-    make_learner(hooks=[Checkpoint(tmp_path)]).fit(1)
     for o in tmp_path.glob('*.json'): o.write_text('{}')
-    with pytest.warns(UserWarning, match='Skipping'), pytest.raises(BadCheckpoint, match='none of the 1 checkpoints'):
+    with told(), pytest.raises(BadCheckpoint, match='none of the 2 checkpoints'):       # no fresh start
         make_learner(hooks=[Checkpoint(tmp_path)]).fit(1, resume=True)
-
-# States
 
 OURS = [('state',), ('history',), ('history', 'columns'), ('history', 'columns', 'values'), ('held',), ('provided',),
         ('loaders',), ('modules', 'model'), ('modules', 'model', 'state'), ('optimizers', ''), ('run',),
@@ -147,32 +121,13 @@ def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
     here, there = socket.socketpair()
     if not (pid := os.fork()):
         here.close()        # a parent that fails ends this process, too
-        said = 'taken'
         try: lock.acquire()
-        except RuntimeError as e: said = str(e)
-        there.send(said.encode())
+        except RuntimeError as e: there.send(str(e).encode())
         there.recv(1)
         os._exit(0)
+    there.close()
     assert f'process {os.getpid()}' in here.recv(999).decode()
     lock.release()
     Lock(tmp_path).acquire()     # while the child lives
-    here.send(b'.')
+    here.close()
     assert os.waitpid(pid, 0)[1] == 0
-
-def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
-    def flock(*args): raise OSError(95, 'Operation not supported')
-    monkeypatch.setattr(fcntl, 'flock', flock)
-    with pytest.warns(UserWarning, match='cannot be locked .Operation not supported'):
-        (lock := Lock(tmp_path)).acquire()
-    with pytest.raises(RuntimeError, match='this process'): Lock(tmp_path).acquire()
-    lock.release()
-
-# Programs
-
-def test_a_program_is_not_read_unasked(tmp_path):
-    "torch calls what the pickle of its sample inputs names, and evaluates the expressions in its graph"
-    learn = make_learner()
-    learn.export(tmp_path, example=torch.randn(2, 4))
-    (tmp_path/'program.pt2').write_bytes(b'is not read')
-    with pytest.raises(ValueError, match='trusted=True'): load_model(tmp_path)
-    assert same(weights(load_model(tmp_path, make_learner().model)), weights(learn.model))

@@ -5,8 +5,8 @@ import pytest, torch
 from safetensors.torch import load_file
 from torch import nn
 
-from common import make_learner, problem, same, weights
-from trainer_nb.all import EMA, Table, TableNet, accuracy, load_learner, load_model
+from common import make_learner, plain_model, problem, same, weights
+from trainer_nb.all import EMA, accuracy, load_learner, load_model
 
 X, Y = problem()
 
@@ -17,30 +17,24 @@ class Two(nn.Module):
     def forward(self, a, b=None):
         return {'z': self.norm(self.drop(self.lin(a))), 's': (a if b is None else b).sum(1)}
 
-def test_by_name(tmp_path):
+def test_a_program_by_names(tmp_path):
     learn = make_learner(Two())
     learn.export(tmp_path, example={'b': X[:2], 'a': X[:2]})
     expected, found = learn.model.eval()(X, 2*X), load_model(tmp_path, trusted=True)(b=2*X, a=X)
     for name in 'zs': assert torch.allclose(found[name], expected[name], atol=1e-5)
     learn.export(tmp_path)      # no program of other weights stays
-    with pytest.raises(FileNotFoundError, match='no program.pt2'): load_model(tmp_path, trusted=True)
+    with pytest.raises(FileNotFoundError, match='program.pt2'): load_model(tmp_path, trusted=True)
+    for wrong in True, {'x': 1.}, (), torch.tensor(1.):
+        with pytest.raises(TypeError, match='expected a batch'): learn.export(tmp_path/'none', example=wrong)
+    assert not (tmp_path/'none').exists()
 
-def test_an_example_that_is_none(tmp_path):
-    for wrong in 'x', True, {'x': 1.}, (), torch.tensor(1.):
-        with pytest.raises(TypeError, match='expected a batch as the model takes it'):
-            make_learner().export(tmp_path, example=wrong)
-    assert not [*tmp_path.iterdir()]
+def compiled(model): return torch.compile(model, backend='eager')
 
-@pytest.mark.parametrize('wrap', [lambda m: torch.compile(m, backend='eager'), nn.DataParallel, 'inside'])
+@pytest.mark.parametrize('wrap', [nn.DataParallel, lambda m: nn.Sequential(compiled(m[0]), *m[1:])])
 def test_a_wrapped_model_has_plain_names(wrap, tmp_path):
-    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    inside = nn.Sequential(torch.compile(plain[0], backend='eager'), *plain[1:])
-    learn = make_learner(inside if wrap == 'inside' else wrap(plain))
-    learn.export(tmp_path)
+    make_learner(wrap(plain := plain_model())).export(tmp_path)
     assert load_file(tmp_path/'model.safetensors').keys() == plain.state_dict().keys()
-    there = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    for o in there, torch.compile(there, backend='eager'):
-        assert same(load_model(tmp_path, o)(X), plain.eval()(X))
+    assert same(load_model(tmp_path, compiled(plain_model()))(X), plain.eval()(X))
 
 def test_a_learner_without_its_data(tmp_path):
     "Its average, loss with options, metrics and a step of a notebook come along; no optimizer, hook or sample does"
@@ -57,26 +51,15 @@ def test_a_learner_without_its_data(tmp_path):
     assert there.validate((X, Y)) == learn.validate() and same(weights(there.model), weights(learn.ema.model))
     assert learn.history.n_steps == 40 and len(learn.hooks) == 1 and learn.opt.state     # the exported one is untouched
 
-def test_new_rows(tmp_path):
-    pd = pytest.importorskip('pandas')
-    df = pd.DataFrame({'a': ['x', 'y']*20, 'b': range(40), 'late': [0, 1]*20})
-    table = Table(df, 'late')
-    learn = make_learner(TableNet(table), table, bs=8)
-    there = load_learner(learn.export(tmp_path), trusted=True)
-    rows = pd.DataFrame({'a': ['y', 'new'], 'b': [3, 50]})
-    assert same(there.predict(rows), learn.predict(rows)) and there.objects['Table'].train == ()
-
 def test_what_cannot_be_packed_is_named(tmp_path, capsys, monkeypatch):
     learn = make_learner()
-    learn.export(tmp_path)
+    learn.export(tmp_path)      # an older one does not stay
     learn.extra = open(os.devnull)
-    learn.export(tmp_path)
-    assert 'without learner.pt, which load_learner reads: extra is a _io.TextIOWrapper' in capsys.readouterr().out
-    with pytest.raises(FileNotFoundError, match='no learner.pt'): load_learner(tmp_path, trusted=True)
-    del learn.extra
-    monkeypatch.setitem(sys.modules, 'cloudpickle', None)
-    learn.export(tmp_path)
-    assert 'needs cloudpickle: pip install "trainer_nb[runs]"' in capsys.readouterr().out
+    for words in 'extra is a _io.TextIOWrapper', 'needs cloudpickle: pip install':
+        learn.export(tmp_path)
+        assert words in capsys.readouterr().out
+        with pytest.raises(FileNotFoundError, match='learner.pt'): load_learner(tmp_path, trusted=True)
+        monkeypatch.setitem(sys.modules, 'cloudpickle', None)
     assert same(weights(load_model(tmp_path, make_learner().model)), weights(learn.model))
 
 class Evil:

@@ -2,7 +2,7 @@
 import pytest, torch
 from torch.utils.data import DataLoader
 
-from trainer_nb.all import Accelerate, Checkpoint, LambdaHook, Learner, set_seed
+from trainer_nb.all import Checkpoint, LambdaHook, Learner, set_seed
 
 pytestmark = pytest.mark.soak
 peft = pytest.importorskip('peft', reason='needs peft')
@@ -58,11 +58,3 @@ def test_data_of_datasets_resume_in_the_middle_of_an_epoch(base, tmp_path, is_st
     again = make(Checkpoint(tmp_path, every=5, what='trainable'), seed=2)
     again.fit(2, resume=True)
     assert again.history.steps == whole.history.steps
-
-def test_accelerate_keeps_the_adapter(base, tmp_path):
-    plain, learn = adapted(base), adapted(base, Accelerate(cpu=True), Checkpoint(tmp_path, what='trainable'))
-    for o in plain, learn: o.fit(2)
-    loaded = adapted(base, seed=2)
-    loaded.load_best(tmp_path)
-    a, b = (o.predict({'input_ids': IDS})['logits'] for o in (plain, loaded))
-    assert torch.equal(a, b)

@@ -9,64 +9,41 @@ from trainer_nb.all import (
 )
 from trainer_nb.draw import Plot
 
+def own_order(): return shuffled(generator=torch.Generator().manual_seed(5))
 
-def plain(): return make_learner(valid_dl=batches(seed=2)), ()
-
-def scheduled(): return make_learner(valid_dl=batches(seed=2), hooks=[EMA(.9)]), [OneCycle(.1)]
-
-def accumulated(): return make_learner(valid_dl=batches(seed=2), hooks=[GradAccum(3), SWA(2)]), ()
-
-def own_generator(): return make_learner(train_dl=shuffled(generator=torch.Generator().manual_seed(5))), ()
-
-def stopped_early(): return make_learner(valid_dl=batches(seed=2), hooks=[EarlyStopping(patience=5)], lr=.1), ()
-
-@pytest.mark.parametrize('kind', [plain, scheduled, accumulated, own_generator, stopped_early])
-def test_from_random_points(kind, tmp_path):
-    "Twenty in all; from each one the fit is repeated to its end"
-    torch.manual_seed(0)
-    learn, hooks = kind()
-    learn.add_hook(Checkpoint(tmp_path/'a', every=1, keep=1000))
-    learn.fit(3, hooks=hooks)
-    expected, rng = digest(learn), random.Random(kind.__name__)
-    points = learn.get_hook('Checkpoint').folder.manifests()
-    learn.remove_hook('Checkpoint')
-    for o in rng.choices([o for o in points if o['step'] < points[-1]['step']], k=4):
-        torch.randn(rng.randrange(100))
-        where = {'step': o['step']} if o['in_epoch'] else {'epoch': o['epoch']}
-        with learn.added_hooks(*hooks):
-            learn.rewind(**where, folder=tmp_path/'a')
-            assert learn.state.optimizer_step == o['step']
-            assert learn.state.epoch in (o['epoch'], o['epoch'] + o['in_epoch'])
-            learn.resume()
+@pytest.mark.parametrize('make_dl, make_hooks', [
+    (shuffled, lambda: [EMA(.9), OneCycle(.1)]), (shuffled, lambda: [GradAccum(3), SWA(2)]),
+    (own_order, lambda: [EarlyStopping(patience=5)])])
+def test_from_random_points(make_dl, make_hooks, tmp_path):
+    "From each one the fit is repeated to its end"
+    learn = make_learner(train_dl=make_dl(), valid_dl=batches(seed=2), hooks=make_hooks(), lr=.1)
+    with learn.added_hooks(check := Checkpoint(tmp_path/'a', every=1, keep=1000)): learn.fit(3)
+    expected, points = digest(learn), check.folder.manifests()
+    for o in random.Random(1).choices([o for o in points if o['step'] < points[-1]['step']], k=4):
+        torch.randn(7)
+        learn.rewind(**{'step': o['step']} if o['in_epoch'] else {'epoch': o['epoch']}, folder=tmp_path/'a')
+        assert learn.state.optimizer_step == o['step']
+        learn.resume()
         assert digest(learn) == expected, o
 
-def test_looks_follow_to_another_way(tmp_path):
-    "A comparison and a plot kept what had followed the checkpoint"
-    learn, _ = plain()
-    learn.add_hook(Checkpoint(tmp_path/'a', every=1, keep=100))
+def test_pictures_follow_to_another_way(tmp_path):
+    "A comparison and a plot lose what had followed the checkpoint"
+    learn, plot = make_learner(valid_dl=batches(seed=2), hooks=[Checkpoint(tmp_path/'a', keep=100)]), Plot()
+    def drawn(plot): return plot.chart(learn.history.plot_data(), log=False).svg()
     learn.fit(3)
-    look, plot = compare(learn), Plot()
-    look.update()
-    plot.chart(learn.history.plot_data(), log=False)
+    look, _ = compare(learn), drawn(plot)
     learn.rewind(1)
-    learn.opt.param_groups[0]['lr'] = .3
-    learn.fit(4)
+    learn.fit(4, lr=.3)
     look.update()
-    new = compare(learn)
-    assert look.chart().svg() == new.chart().svg()
-    data = learn.history.plot_data()
-    drawn = plot.chart(data, log=False).svg()
-    assert drawn == Plot().chart(data, log=False).svg()
-    n = learn.history.ends[0]
-    assert learn.history.flags == [[n, f'rewound from batch {3*n}']]
-    assert learn.history.plot() and f'rewound from batch {3*n}' in drawn
+    assert look.chart().svg() == compare(learn).chart().svg()
+    assert drawn(plot) == drawn(Plot()) and 'rewound from batch 15' in drawn(plot)
 
 def test_another_way_is_what_a_crash_resumes(tmp_path):
     "Though states of the first way are still there, and are longer"
-    learn = make_learner(hooks=[Checkpoint(tmp_path/'a', keep=10), JSONLLogger(tmp_path/'log.jsonl')])
+    def make(*hooks): return make_learner(hooks=[Checkpoint(tmp_path/'a', keep=10), *hooks])
+    learn, again = make(JSONLLogger(tmp_path/'log.jsonl')), make()
     learn.fit(5)
     learn.rewind(epoch=2)
-    again = make_learner(hooks=[Checkpoint(tmp_path/'a', keep=10)])
     again.fit(2, resume=True)
     assert again.state.epoch == 2 and digest(again) == digest(learn)
     def fail(learn):
@@ -75,35 +52,16 @@ def test_another_way_is_what_a_crash_resumes(tmp_path):
     again.fit(3, resume=True)
     assert again.state.epoch == 3
 
-def test_a_kept_point_is_enough(tmp_path):
+def test_what_was_not_kept_is_refused_and_what_was_is_listed(tmp_path):
     learn = make_learner(valid_dl=batches(seed=2), hooks=[Checkpoint(tmp_path/'a', keep=1, monitor=None)])
-    learn.fit(3)
-    with pytest.raises(ValueError, match=r'no checkpoint has epoch=1\. There are epoch=3, step=15;'):
-        learn.rewind(1)
-    expected = digest(learn)
-    learn.fit(1)
-    with pytest.raises(ValueError, match='There are epoch=4'): learn.rewind(3)
-    learn.load(tmp_path/'a')
-    assert digest(learn) != expected and learn.state.epoch == 4
-
-def test_refusals(tmp_path):
-    learn = make_learner(hooks=[Checkpoint(tmp_path/'a')])
     with pytest.raises(FileNotFoundError, match='no checkpoint in'): learn.rewind(epoch=1)
-    learn.fit(1)
+    learn.fit(3)
     before = digest(learn)
     for wrong in 0, True, 1.5, '3', 2:
         with pytest.raises((TypeError, ValueError), match='epoch'): learn.rewind(wrong)
-    def rewind(learn): learn.rewind(epoch=1)
+    with pytest.raises(ValueError, match='epoch=1.* epoch=3, step=15'): learn.rewind(1)
     other = Learner(torch.nn.Linear(4, 3), batches(), loss_fn=F.cross_entropy, display=False)
-    with pytest.raises(ValueError, match='different model'): other.rewind(1, folder=tmp_path/'a')
-    assert digest(learn) == before
-    with pytest.raises(RuntimeError, match='called in a fit'): learn.fit(1, hooks=[LambdaHook(before_step=rewind)])
-    assert other.state.epoch == 0
-
-def test_of_another_folder(tmp_path):
-    "A learner without the hook, and one whose hook has another folder, take the newest run there"
-    make_learner(hooks=[Checkpoint(tmp_path/'a')]).fit(2)
-    for hooks in [], [Checkpoint(tmp_path/'b')]:
-        learn = make_learner(hooks=hooks)
-        learn.rewind(epoch=1, folder=tmp_path/'a')
-        assert learn.state.epoch == 1 and not (tmp_path/'b').exists()
+    with pytest.raises(ValueError, match='different model'): other.rewind(3, folder=tmp_path/'a')
+    assert digest(learn) == before and other.state.epoch == 0
+    with pytest.raises(RuntimeError, match='in a fit'):
+        learn.fit(1, hooks=[LambdaHook(before_step=lambda learn: learn.rewind(epoch=3))])
