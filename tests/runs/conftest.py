@@ -16,14 +16,15 @@ def _ends(tmp_path):
         if (process := engine.process_of(data)) is not None: process.kill()
 
 @pytest.fixture(scope='session')
-def _server():
+def _servers():
     with engine.warm_starts():
-        yield (server := engine.warm.pop())
-        engine.warm.append(server)
+        servers, engine.warm[:] = [*engine.warm], []
+        yield servers       # none where processes cannot be forked
+        engine.warm[:] = servers
 
 @pytest.fixture(scope='module')
-def warm(_server):
+def warm(_servers):
     "Runs start in a moment, as those of a sweep: most of what is tested does not depend on how they start"
-    engine.warm.append(_server)
+    engine.warm[:] = _servers
     yield
-    engine.warm.remove(_server)
+    engine.warm.clear()

@@ -1,5 +1,5 @@
 "`check_resume` names what forgets: planted faults are all found, and healthy programs are proved exact"
-import multiprocessing, random, sys
+import multiprocessing, os, random, sys
 from collections import deque
 from itertools import islice
 from types import SimpleNamespace
@@ -222,6 +222,11 @@ def test_a_healthy_program_is_proved(name, parts):
     assert report.is_exact and not report.lost, report
     assert all(map(torch.equal, before, weights(learn.model))) and torch.equal(rng, torch.get_rng_state())
     assert not learn.history and learn.state.samples_seen == 0 and '✓ stopped after' in report.title()
+
+def test_a_program_that_does_not_repeat_itself_gets_no_answer(parts):
+    def unseeded(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])*(1 + os.urandom(1)[0])}
+    report = make(train_step=unseeded).check_resume()
+    assert not report.is_exact and 'two uninterrupted runs differ' in report.title(), report
 
 def test_wrong_use(parts):
     with pytest.raises(ValueError, match='within'): make().check_resume(0)

@@ -171,11 +171,10 @@ LINES = [*(f'{{"kind": "{kind}", "batch": 301, "epoch": V, "step": V, "time_s": 
          '{"kind": "steps", "batch": V, "after": V, "columns": {"train_loss": "AAAAAAAA8D8="}}',
          '{"kind": "steps", "batch": 301, "after": [V, V, 0], "columns": {"train_loss": V, "a": "AA"}}']
 
-@pytest.mark.parametrize('v', [HUGE, '-1e308', '[]', '1' + '0'*15, '-1', '"x"', 'null', '{}'])
-@pytest.mark.parametrize('lines', [LINES, *([o] for o in LINES[:2])])
-def test_a_damaged_record_can_be_looked_at(lines, v, tmp_path, capsys):
+@pytest.mark.parametrize('v', [HUGE, '-1e308', '[]', '1' + '0'*15, '-1', '"x"', 'null', '{}'], ids=range(8))
+def test_a_damaged_record_can_be_looked_at(v, tmp_path, capsys):
     folder = make_run(tmp_path/'a', made(1), first_row='x', first_batch=[], versions=[], settings='s', parent=5)
-    append(folder, *(o.replace('V', v) for o in lines))
+    append(folder, *(o.replace('V', v) for o in LINES))
     damaged = {'rate': 'x', 'end_epoch': '\x1b', 'batch': [], 'valid_idx': {}, 'end': 'e', 'epoch': {}, 'position': 5}
     for state, status in ('running', damaged), ('done', {}), ('failed', damaged):
         folder.write('status.json', {**now_here(), 'state': state, **status})
