@@ -174,6 +174,7 @@ def test_steps_are_known_of_validations_and_a_chart_without_them_is_by_batch(tmp
         assert c.sources[0].history.steps == learn.history.steps
     (other := learner_with()).valid_dl = None
     other.fit(1)
+    assert compare(other).values[0]['best train_loss'] == other.history.epochs['train_loss'][0]
     c = compare({'a': learn, 'b': other})
     assert c.axis == 'batch' and max(o.xs[-1] for o in c.chart().panels[0].lines if o.xs) == 36 and not c.notes()
     c = compare({'a': learn, 'b': other}, x='step')

@@ -247,7 +247,6 @@ def test_settings_of_torch(change, name):
     assert next(iter(found.settings)) == name, found
     assert not torch.are_deterministic_algorithms_enabled()
 
-@pytest.mark.soak
 def test_eager_and_compiled():
     found = diff(make, partial(make, **hooks(partial(Compile, backend='aot_eager'))), n_batches=4)
     assert 'Compile' in repr(found), found

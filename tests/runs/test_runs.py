@@ -165,7 +165,7 @@ from beside import Net      # a file that lies there
 
 class Shake(Hook):
     def after_backward(self, learn):
-        time.sleep(.02)
+        time.sleep(.04)
         for p in learn.model.parameters(): p.grad += .01*torch.randn(p.shape)
 
 def make():

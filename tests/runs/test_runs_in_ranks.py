@@ -29,7 +29,7 @@ def ranks_of(run):
 
 def test_equals_one_process(tmp_path):
     "Weights, losses and metrics of one process up to rounding; the record is the history; data are there once"
-    alone, learn = make(dropout=0.), make(Slow(), dropout=0.)
+    alone, learn = make(dropout=0.), make(Slow(.06), dropout=0.)
     alone.fit(3)
     run = started(learn, 3, tmp_path/'a', n_procs=2)
     pids = ranks_of(run)
@@ -44,9 +44,9 @@ def test_equals_one_process(tmp_path):
 @pytest.mark.skipif(not hasattr(torch.cpu.Stream, 'record_event'), reason='this torch shards on a GPU only')
 def test_a_sharded_model_equals_one_process(tmp_path):
     sharded = Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
-    alone, learn = make(dropout=0.), make(dropout=0.)
+    alone, learn = make(dropout=0.), make(sharded, dropout=0.)
     alone.fit(2)
-    learn.start(2, folder=tmp_path/'a', n_procs=2, hooks=[sharded]).wait(300)
+    learn.start(2, folder=tmp_path/'a', n_procs=2).wait(300)
     check_equal(alone, learn)
 
 class Rates(Hook):
