@@ -248,6 +248,7 @@ def test_settings_of_torch(change, name):
     assert not torch.are_deterministic_algorithms_enabled()
 
 def test_eager_and_compiled():
-    found = diff(make, partial(make, **hooks(partial(Compile, backend='aot_eager'))), n_batches=4)
-    assert 'Compile' in repr(found), found
-    if not found.is_equal: assert found.batch == (0, 'training', 0) and 'only a has outputs of modules' in repr(found)
+    compiled = partial(make, model=partial(Net, padding=0), **hooks(partial(Compile, backend='aot_eager')))
+    found = diff(make, compiled, n_batches=2)
+    assert found.batch == (0, 'training', 0) and 'Compile' in repr(found), found
+    assert 'only a has outputs of modules' in repr(found)
