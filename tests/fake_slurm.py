@@ -1,4 +1,4 @@
-"""Stand-ins for the commands of Slurm, with the words of 22.05: `python fake_slurm.py install FOLDER` puts them there
+"""Stand-ins for the commands of Slurm, with the words of 22.05, which `install` puts into a folder, for FAKE_SLURM
 
 Each job is a JSON file in the folder. A job begins at once, unless there is a file `busy`.
 """
@@ -31,7 +31,7 @@ def sbatch(flag, script):
                  'sbatch: error: Batch job submission failed: Invalid partition name specified')
     id = 1 + len([*home.glob('*.json')])
     write(id, state='PENDING', script=script, options=options, pid=0, runs=0)
-    subprocess.Popen([sys.executable, __file__, 'node', str(home), str(id)], start_new_session=True,
+    subprocess.Popen([sys.executable, __file__, 'node', str(id)], start_new_session=True,
                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     print(id)
 
@@ -73,10 +73,5 @@ def srun(*args):
 
 if __name__ == '__main__':
     name, *args = sys.argv[1:]
-    if name == 'install': install(Path(args[0]))
-    elif name == 'node':
-        home = Path(args[0])
-        node(args[1])
-    else:
-        home = Path(os.environ['FAKE_SLURM'])
-        globals()[name](*args)
+    home = Path(os.environ['FAKE_SLURM'])
+    globals()[name](*args)

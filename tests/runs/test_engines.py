@@ -1,5 +1,5 @@
 "Runs as jobs of a scheduler: the numbers of `fit`, whatever ends a job, and what a window says meanwhile"
-import json, os, shutil, subprocess, sys, time
+import json, os, shutil, subprocess, time
 from pathlib import Path
 
 import psutil, pytest
@@ -7,8 +7,9 @@ import psutil, pytest
 from trainer_nb.all import Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
 from trainer_nb.runs.table import main
+from fake_slurm import install
 from common import Slow, same, until, weights
-from test_runs import _ends     # noqa: F401
+from test_runs import status_of
 from test_runs_in_ranks import N, make
 from test_distributed import check_same
 
@@ -21,21 +22,12 @@ def fitted(n_procs=1):
     else: learn.launch(n_procs, N)
     return learn
 
-def lose_a_rank(run):
-    "Kill rank 1, once there is a checkpoint"
-    until(lambda: run.history.n_steps > 8, 900)
-    run.checkpoint().wait()
-    others = [o for o in psutil.process_iter(['environ', 'cmdline']) if (o.info['environ'] or {}).get('RANK') == '1']
-    [other] = [o for o in others if str(run.path) in o.info['cmdline'] and 'run' in o.info['cmdline']]
-    other.kill()
-
 def job_of(run): return run.folder.read('job.json')['job']
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     "Commands on PATH that behave as those of Slurm; a file `busy` there keeps jobs in the queue"
-    home = tmp_path/'fake'
-    subprocess.run([sys.executable, here/'fake_slurm.py', 'install', home], check=True)
+    install(home := tmp_path/'fake')
     monkeypatch.setenv('PATH', f'{home}:{os.environ["PATH"]}')
     monkeypatch.setenv('FAKE_SLURM', str(home))
     monkeypatch.setenv('SLURM_JOB_ID', '7')         # this process may be a job itself
@@ -71,12 +63,17 @@ def test_signal_and_requeue(fake, tmp_path):
     assert run.status == 'done' and 8 < n < 6*N and 'resumes from' in run.output
     assert not (tmp_path/'oops').exists() and not (folder/'oops').exists()
 
-def test_stop_in_the_queue(fake, tmp_path, capsys):
-    "A job that has not begun is taken out of the queue; `restart` submits it again, with the same options"
+def test_jobs_in_the_queue(fake, tmp_path, monkeypatch, capsys):
+    """A job that has not begun is taken out of the queue, but not another one that a file names; `restart` submits it
+    again. One that ended without a word is lost; one that nobody can be asked about is not"""
     (fake/'busy').touch()
-    learn = make()
-    before = weights(learn.model)
+    monkeypatch.setattr(engine, '_PAUSE_S', 0)
+    before = weights((learn := make()).model)
     run = learn.start(N, folder=tmp_path/'a', on=Slurm(mem='1G', time=5))
+    shutil.copytree(run.path, tmp_path/'b')     # as if somebody had sent it
+    request = (other := Run(tmp_path/'b')).stop()
+    assert other.status == run.status == 'waiting' and request.answer is None
+    assert json.loads((fake/'1.json').read_text())['state'] == 'PENDING'
     assert run.stop().wait(1) == 'taken out of the queue' and run.status == 'stopped'
     run.wait(1)
     assert same(weights(learn.model), before)
@@ -84,48 +81,33 @@ def test_stop_in_the_queue(fake, tmp_path, capsys):
     run.restart()
     assert run.status == 'waiting' and job_of(run) == '2' and (run.path/'job.sh').read_text() == first
     assert '--mem=1G' in first and '--time=5' in first
-    capsys.readouterr()
-    main(['stop', str(run.path)])
-    assert 'taken out of the queue' in capsys.readouterr().out and Run(run.path).status == 'stopped'
-
-def test_only_the_job_of_this_folder_is_cancelled(fake, tmp_path):
-    "Not another one that a file names: the script of the job tells"
-    (fake/'busy').touch()
-    own = make().start(N, folder=tmp_path/'a', on=Slurm())
-    shutil.copytree(own.path, tmp_path/'b')     # as if somebody had sent it
-    other = Run(tmp_path/'b')
-    request = other.stop()
-    assert other.status == own.status == 'waiting' and request.answer is None
-    assert json.loads((fake/'1.json').read_text())['state'] == 'PENDING'
-    assert Run(own.path).stop().wait(1) == 'taken out of the queue'
-
-def test_what_became_of_a_job(fake, tmp_path, monkeypatch):
-    "A job that ended without a word is lost; one that nobody can be asked about is not"
-    (fake/'busy').touch()
-    monkeypatch.setattr(engine, '_PAUSE_S', 0)
-    folder = make().start(N, folder=tmp_path/'a', on=Slurm()).folder
+    folder, data = run.folder, status_of(run)
     def says(): return str(Run(folder.path).state)
     with monkeypatch.context() as patch:
         patch.setenv('PATH', '/nowhere')
-        assert says() == 'waiting: Slurm job 1: there is no squeue here, before training began'
-    data = folder.read('status.json')
+        assert says() == 'waiting: Slurm job 2: there is no squeue here, before training began'
     lost = {'state': 'running', 'host': 'elsewhere', 'pid': 1, 'heartbeat': time.time() - 99, 'position': 'in epoch 3'}
     folder.write('status.json', lost)
-    assert says() == 'waiting: Slurm job 1 is PENDING (Resources), in epoch 3'
-    (fake/'1.json').write_text('{"state": "RUNNING"}')
+    assert says() == 'waiting: Slurm job 2 is PENDING (Resources), in epoch 3'
+    job = (fake/'2.json').read_text()
+    (fake/'2.json').write_text('{"state": "RUNNING"}')
     assert says().startswith('unreachable')
-    (fake/'1.json').write_text('{"state": "NODE_FAIL"}')
-    assert says() == 'died: Slurm job 1 is NODE_FAIL; last heartbeat in epoch 3'
-    (fake/'1.json').unlink()
-    assert says() == 'died: Slurm job 1 is over; last heartbeat in epoch 3'
-    with pytest.raises(RuntimeError, match=r'run.restart\(\) continues'): Run(folder.path).wait(1)
+    (fake/'2.json').write_text('{"state": "NODE_FAIL"}')
+    assert says() == 'died: Slurm job 2 is NODE_FAIL; last heartbeat in epoch 3'
+    (fake/'2.json').unlink()
+    assert says() == 'died: Slurm job 2 is over; last heartbeat in epoch 3'
+    with pytest.raises(RuntimeError, match='restart.. continues'): Run(folder.path).wait(1)
     folder.write('status.json', data)
-    assert says() == 'died: Slurm job 1 is over, before training began'
-    for job in {'engine': 'Slurm', 'job': '1; touch oops'}, {'engine': 'os.system', 'job': 'touch oops'}, {'job': []}:
+    assert says() == 'died: Slurm job 2 is over, before training began'
+    (fake/'2.json').write_text(job)
+    main(['stop', str(run.path)])
+    assert 'taken out of the queue' in capsys.readouterr().out and Run(run.path).status == 'stopped'
+    folder.write('status.json', data)
+    for job in ({'engine': 'Slurm', 'job': '1; touch oops'}, {'engine': 'Slurm', 'job': '--help'},
+                {'engine': 'os.system', 'job': 'touch oops'}, {'job': []}):
         folder.write('job.json', job)
         assert says() in ('waiting', 'waiting: job.json names no Slurm job, before training began')
-    folder.write('job.json', {'engine': 'Slurm', 'job': '--help'})
-    assert 'names no Slurm job' in says() and not (tmp_path/'oops').exists()
+    assert not (tmp_path/'oops').exists()
 
 def test_worker_that_cannot_begin(fake, tmp_path):
     "A job whose Python does not start fails once, and is not put into the queue again"
@@ -133,20 +115,17 @@ def test_worker_that_cannot_begin(fake, tmp_path):
     until(lambda: run.is_over)
     assert str(run.state) == 'died: Slurm job 1 is FAILED, before training began'
 
-def test_a_job_without_the_gpu_that_it_asked_for(fake, tmp_path):
-    "It fails at once, and says so, instead of training on the CPU"
-    run = make().start(1, folder=tmp_path/'a', on=Slurm(gpus_per_node=1))
-    with pytest.raises(RuntimeError, match='the job asked for a GPU, but torch .* finds none on'): run.wait()
-    assert run.status == 'failed' and run.history.n_steps == 0
-
 @pytest.mark.soak
 @pytest.mark.parametrize('on', [Slurm(procs_per_node=2), Ray(2, CPU=.5)], ids=['slurm', 'ray'])
 def test_all_ranks_start_again(on, request, tmp_path):
     "After the loss of one"
     request.getfixturevalue('ray' if isinstance(on, Ray) else 'fake')
-    learn = make(Slow())
-    run = learn.start(N, folder=tmp_path/'a', on=on)
-    lose_a_rank(run)
+    run = (learn := make(Slow())).start(N, folder=tmp_path/'a', on=on)
+    until(lambda: run.history.n_steps > 8, 900)
+    run.checkpoint().wait()
+    others = [o for o in psutil.process_iter(['environ', 'cmdline']) if (o.info['environ'] or {}).get('RANK') == '1']
+    [other] = [o for o in others if str(run.path) in o.info['cmdline'] and 'run' in o.info['cmdline']]
+    other.kill()
     until(lambda: run.is_over, 300)
     run.restart().wait(600)
     check_same(learn, fitted(2))
@@ -155,23 +134,19 @@ def test_all_ranks_start_again(on, request, tmp_path):
 def test_wrong_input(fake, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='nodes'): Slurm(nodes=0)
     with pytest.raises(ValueError, match='all'): Slurm(gpus_per_node='all')
-    def start(*args, **kwargs): return make().start(1, *args, folder=tmp_path/'a', **kwargs)
+    def start(**kwargs): return make().start(1, folder=tmp_path/'a', **kwargs)
     for kwargs, kind, text in [
         ({'on': 'slurm'}, TypeError, "on is 'slurm'"), ({'on': Slurm(), 'n_procs': 2}, ValueError, 'n_procs is 2'),
         ({'on': Slurm(partition='nowhere')}, RuntimeError, 'invalid partition specified: nowhere')]:
         with pytest.raises(kind, match=text): start(**kwargs)
     monkeypatch.setenv('PATH', '/nowhere')
     with pytest.raises(RuntimeError, match='no sbatch on PATH'): start(on=Slurm())
+    monkeypatch.setattr('trainer_nb.runs.engine.find_spec', lambda name: None)
+    with pytest.raises(RuntimeError, match=r"trainer_nb\[ray\]"): start(on=Ray(2))
     assert [o.name for o in tmp_path.iterdir()] == ['fake']
 
 
 # ---- with Ray --------------------------------------------------------------------------------------------------------
-
-def test_ray_that_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr('trainer_nb.runs.engine.find_spec', lambda name: None)
-    with pytest.raises(RuntimeError, match=r"pip install 'trainer_nb\[ray\]'"):
-        make().start(1, folder=tmp_path/'a', on=Ray(2))
-    assert not (tmp_path/'a').exists()
 
 @pytest.fixture
 def ray(tmp_path, monkeypatch):

@@ -1,13 +1,14 @@
 "A sweep: its survivors are the trainings that they would be alone, and it continues wherever it was killed"
-import builtins, json, math, os, random, signal, subprocess, sys, threading, time, warnings
+import json, os, random, signal, sys, threading, time, warnings
 from pathlib import Path
 
 import optuna, pytest, torch
 from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 
-from common import batches, equal, make_learner, same, weights
-from test_runs import Evil, _ends     # noqa: F401
-from trainer_nb.all import Hook, LambdaHook, Run, Trials, set_seed, sweep
+from common import Slow, batches, equal, make_learner, same, until, weights
+from test_hostile_folders import Evil
+from test_runs import python
+from trainer_nb.all import Hook, Trials, compare, set_seed, sweep
 from trainer_nb.base import rng_state
 from trainer_nb.runs.engine import warm_starts
 from trainer_nb.runs.run import begin
@@ -28,66 +29,53 @@ def alone(lr):
     "The learner of a trial with this learning rate"
     return make(optuna.trial.FixedTrial({'lr': lr}))
 
-# ---- warm starts -----------------------------------------------------------------------------------------------------
-
 class Facts(Hook):
     "Writes down what training could depend on, or a neighbour could have left behind"
     def __init__(self, path): self.path = path
 
     def before_fit(self, learn):
-        signals = signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE
-        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in signals]
-        parent = [o for o in os.environ if o not in ('_', 'SHLVL')]
-        facts = {'torch': torch_settings(), 'grad': torch.is_grad_enabled(), 'cwd': os.getcwd(), 'env': sorted(parent),
-                 'rng': digest(rng_state()), 'spoiled': hasattr(builtins, 'spoiled'), 'handlers': handlers,
-                 'hooks': len(torch.nn.modules.module._global_forward_hooks), 'argv': sys.argv[1:2],
-                 'warnings': len(warnings.filters), 'main': sys.modules['__main__'].__spec__.name,
-                 'interop': torch.get_num_interop_threads(), 'fds': len(os.listdir('/proc/self/fd')),
-                 'threads': sorted(o.name for o in threading.enumerate()), 'leads': os.getsid(0) == os.getpid(),
-                 'input': sys.stdin.read()}
+        handlers = [str(signal.getsignal(o)).split(' object')[0] for o in (signal.SIGINT, signal.SIGCHLD)]
+        env = sorted(o for o in os.environ if o not in ('_', 'SHLVL'))
+        facts = {'torch': torch_settings(), 'grad': torch.is_grad_enabled(), 'cwd': os.getcwd(), 'env': env,
+                 'rng': digest(rng_state()), 'handlers': handlers, 'warnings': len(warnings.filters),
+                 'hooks': len(torch.nn.modules.module._global_forward_hooks), 'fds': len(os.listdir('/proc/self/fd')),
+                 'main': sys.modules['__main__'].__spec__.name, 'threads': len(threading.enumerate()),
+                 'leads': os.getsid(0) == os.getpid(), 'input': sys.stdin.read()}
         Path(self.path).write_text(json.dumps(facts, default=str))
 
 class Spoils(Hook):
-    "Changes what it can in its process, and perhaps ends it"
+    "Changes what it can in its process, and ends it or the training"
     def __init__(self, end): self.end = end
 
     def after_step(self, learn):
-        builtins.spoiled = True
         os.environ['SPOILED'] = '1'
         os.chdir('/')
         warnings.simplefilter('ignore')
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
-        torch.use_deterministic_algorithms(True)
         torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        random.seed(5)
         torch.manual_seed(5)
-        if self.end == 'kill': os.kill(os.getpid(), signal.SIGKILL)
-        if self.end == 'raise': raise ValueError('spoiled')
+        if self.end == 'died': os.kill(os.getpid(), signal.SIGKILL)
+        if self.end == 'failed': raise ValueError('spoiled')
         learn.stop()
 
 def test_a_warm_process_is_as_a_fresh_one(tmp_path):
     "Bit for bit, after trials that changed their process, crashed, failed, or were stopped"
     def trained(name):
         set_seed(3)
-        learn = alone(.1)
-        begin(learn, 2, folder=tmp_path/name, hooks=[Facts(tmp_path/f'{name}.json')]).wait()
+        begin(learn := alone(.1), 2, folder=tmp_path/name, hooks=[Facts(tmp_path/f'{name}.json')]).wait()
         return learn, json.loads((tmp_path/f'{name}.json').read_text())
     fresh, facts = trained('fresh')
     with warm_starts():
-        for end, state in ('kill', 'died'), ('raise', 'failed'), ('stop', 'stopped'):
+        for end in 'died', 'failed', 'stopped':
             set_seed(3)
             run = begin(alone(.1), 2, folder=tmp_path/end, hooks=[Spoils(end)])
-            while not run.is_over: time.sleep(.05)
-            assert run.status == state
+            until(lambda: run.is_over)
+            assert run.status == end
         warm, found = trained('warm')
-    assert not facts['spoiled'] and facts['leads'] and found == facts
-    assert same(weights(warm.model), weights(fresh.model))
-    assert warm.history.steps == fresh.history.steps
-    assert run.status == 'stopped' and 'spoiled' in Run(tmp_path/'raise').error
-
-def slow(): return LambdaHook(after_step=lambda learn: time.sleep(.1), name='Slow')    # so that it can be stopped
+    assert facts['leads'] and found == facts
+    assert same(weights(warm.model), weights(fresh.model)) and warm.history.steps == fresh.history.steps
 
 def check_alone(found):
     "Each trial that is done has the weights of the same training without a sweep"
@@ -119,66 +107,58 @@ def test_interrupted_and_called_again(tmp_path):
     assert found.best.path.name == found.trials[0]['run'] and found.study.best_value == found.trials[0]['valid_loss']
     assert len({o['lr'] for o in found.trials}) == 2      # the sampler does not repeat its first choice
     assert repr(Trials(tmp_path/'a')) == repr(found) == repr(search(tmp_path/'a'))
+    for what in tmp_path/'a', f'{tmp_path}/a/*':        # compared by its trials: Optuna's journal beside them is no run
+        rows = compare(what).values
+        assert {o['run'] for o in rows} == {o['run'] for o in found.trials}
+        assert {k for o in rows for k in o if '.' in k} == {'optimizer.lr'}
+    with pytest.raises(FileNotFoundError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
 
 @pytest.mark.soak
 def test_halving(tmp_path):
     pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
-    found = search(tmp_path/'a', 8, n_jobs=2, pruner=pruner, hooks=[slow()])
+    found = search(tmp_path/'a', 8, n_jobs=2, pruner=pruner, hooks=[Slow(.1)])
     check_told(found, 8)
     check_alone(found)
     assert 1 < sum(o['status'] == 'stopped' for o in found.trials) < 7
-
 
 @pytest.mark.soak
 def test_killed(tmp_path, n_kills=20):
     rand = random.Random(n_kills)
     for i in range(n_kills):
-        here, folder = Path(__file__).parent, tmp_path/str(i)
-        code = f'import sys; sys.path[:0] = {[str(here), str(here.parent)]}\nimport test_sweep\n'
-        code += f'test_sweep.search({str(folder)!r}, 3)'
-        process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.DEVNULL)
+        folder = tmp_path/str(i)
+        process = python('-c', f'import test_sweep; test_sweep.search({str(folder)!r}, 3)', cwd=tmp_path)
         time.sleep(4 + rand.uniform(0, 8))
         process.kill()
-        process.wait()
+        process.communicate()
         found = search(folder, 3)
         check_told(found, 3)
         check_alone(found)
 
-@pytest.mark.soak
-def test_a_later_failure_is_noted(tmp_path):
-    def failing(trial):
-        learn = make(trial)
-        if trial.number == 1: learn.metrics = [lambda pred, targ: 1/0]
-        return learn
-    found = search(tmp_path/'a', 3, make=failing, n_epochs=1)
-    assert [o['status'] for o in found.trials] == ['done', 'done', 'failed']
-    assert 'division by zero' in found.run('trial-001').error
-
-def test_a_make_that_fails_leaves_its_trial_out(tmp_path):
-    "Also the first one; the others are searched, and called again, it takes another one"
+def test_a_trial_that_fails_leaves_the_others(tmp_path):
+    "In `make`, also the first one, or later; called again, the sweep takes another one"
     def failing(trial):
         if trial.number == 0: raise OSError('no data')
         if trial.number == 2: raise optuna.TrialPruned
-        return make(trial)
-    with pytest.warns(UserWarning, match='trial 0 is left out: OSError: no data') as warned:
-        found = search(tmp_path/'a', 4, make=failing, n_epochs=1)
+        learn = make(trial)
+        if trial.number == 3: learn.metrics = [lambda pred, targ: 1/0]
+        return learn
+    with pytest.warns(UserWarning, match='trial 0.*OSError: no data') as warned:
+        found = search(tmp_path/'a', 5, make=failing, n_epochs=1)
     assert warned[0].filename == __file__       # where `sweep` is called
-    assert [o['run'] for o in sorted(found.trials, key=lambda o: o['run'])] == ['trial-001', 'trial-003']
-    assert [o.state.name for o in found.study.trials] == ['FAIL', 'COMPLETE', 'PRUNED', 'COMPLETE']
-    check_told(search(tmp_path/'a', 3, n_epochs=1), 3)
+    rows = {o['run']: o['status'] for o in found.trials}
+    assert rows == {'trial-001': 'done', 'trial-003': 'failed', 'trial-004': 'done'}
+    assert [o.state.name for o in found.study.trials] == ['FAIL', 'COMPLETE', 'PRUNED', 'FAIL', 'COMPLETE']
+    assert 'division by zero' in found.run('trial-003').error
+    check_told(search(tmp_path/'a', 4, n_epochs=1), 4)
     with pytest.warns(UserWarning, match='trial 1 is left out'), pytest.raises(ZeroDivisionError):
         search(tmp_path/'c', 2, make=lambda trial: 1/0)
-    def pruned(trial): raise optuna.TrialPruned
-    assert not len(search(tmp_path/'b', 1, make=pruned))
 
 def test_bad_arguments(tmp_path):
     for change, error, words in [
-            (dict(make=3), TypeError, 'function of a trial'),
-            (dict(make=lambda trial: {}), TypeError, 'returned a dict: expected a Learner'),
-            (dict(mode='lowest'), ValueError, "pass mode='min' or mode='max'"),
-            (dict(n_trials=0), ValueError, 'n_trials'),
+            (dict(make=3), TypeError, 'function of a trial'), (dict(make=lambda trial: {}), TypeError, 'Learner'),
+            (dict(mode='lowest'), ValueError, "mode='min'"), (dict(n_trials=0), ValueError, 'n_trials'),
             (dict(n_epochs=0), ValueError, 'n_epochs'), (dict(seed=-1), ValueError, 'seed'),
-            (dict(stages=2), TypeError, "no argument `stages`")]:
+            (dict(stages=2), TypeError, 'stages')]:
         kwargs = {'make': make, 'n_trials': 1, 'folder': tmp_path/'a', 'n_epochs': 1, **change}
         with pytest.raises(error, match=words): sweep(**kwargs)
         assert not list(tmp_path.glob('a/trial-*'))
@@ -197,19 +177,7 @@ def test_looking_runs_nothing_and_stays_inside(tmp_path):
     assert not (tmp_path/'hit').exists()
     with pytest.raises(FileNotFoundError): Trials(tmp_path/'c')
 
-def test_the_folder_of_a_sweep_is_compared_by_its_trials(tmp_path):
-    "Optuna's journal beside them is no run"
-    from trainer_nb.all import compare
-    found = search(tmp_path/'a')
-    for what in tmp_path/'a', f'{tmp_path}/a/*':
-        rows = compare(what).values
-        assert {o['run'] for o in rows} == {o['run'] for o in found.trials}
-        assert {k for o in rows for k in o if '.' in k} == {'optimizer.lr'}
-    with pytest.raises(FileNotFoundError, match='nothing to compare'): compare(tmp_path/'a'/'study.jsonl')
-    (tmp_path/'a'/'more.jsonl').write_text('{"kind": "step", "batch": 1, "train_loss": 1.0}\n')
-    assert {o['run'] for o in compare(tmp_path/'a').values} == {'more', 'trial-000', 'trial-001'}
-
-@pytest.mark.parametrize('n_jobs', [1, 2, 3])
+@pytest.mark.parametrize('n_jobs', [1, 3])
 def test_the_time_left_is_right_within_a_factor_of_two(n_jobs, monkeypatch):
     "Of 11 trials of 4 epochs of 5 seconds, which start in 2 seconds, but the first one in 5"
     now = [0.]
@@ -229,13 +197,14 @@ def test_the_time_left_is_right_within_a_factor_of_two(n_jobs, monkeypatch):
         n_seen += left > 0
     assert n_seen > 5*end
 
-def test_names_of_columns_as_settings_and_trials_without_a_value(tmp_path):
+def test_names_of_columns_as_settings(tmp_path):
+    names = 'status', 'epochs', 'run', 'valid_loss'
     def odd(trial):
-        for name in 'status', 'epochs', 'run', 'valid_loss': trial.suggest_categorical(name, ['x'])
+        for name in names: trial.suggest_categorical(name, ['x'])
         return make(trial)
     found = search(tmp_path/'b', 1, make=odd, n_epochs=1)
     row, = found.trials
     assert row['run'] == 'trial-000' == found.best.path.name and (row['status'], row['epochs']) == ('done', 1)
-    assert all(row[f'setting {name}'] == 'x' for name in ('status', 'epochs', 'run', 'valid_loss'))
-    found.sources['trial-000'].history.epoch_rows[0]['valid_loss'] = math.nan
-    assert found.update() and found.best is None and '<b>' not in found._repr_html_()
+    assert all(row[f'setting {name}'] == 'x' for name in names)
+    found.sources['trial-000'].history.epoch_rows[0]['valid_loss'] = float('nan')
+    assert found.update() and found.best is None        # without a value
