@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from fits import environment
 
 CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium')
@@ -27,6 +29,11 @@ def missing():  # str or None
     lacks = [o for o in ('playwright', 'jupyterlab', 'notebook') if find_spec(o) is None]
     if lacks: return f'{", ".join(lacks)} not installed'
     return None if CHROMIUM else 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
+
+def left_out(why):
+    "Skip a test; fail where everything is to be installed"
+    if os.environ.get('CI'): pytest.fail(f'no browser tests: {why}')
+    pytest.skip(why)
 
 def free_port():
     with socket.socket() as s:
@@ -53,7 +60,12 @@ def chromium():
     from playwright.sync_api import sync_playwright
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
-        try: yield browser
+        try:
+            page = browser.new_page()
+            page.set_content('<p>text</p>')
+            if not page.evaluate('document.body.firstChild.clientHeight'): left_out('no fonts')
+            page.close()
+            yield browser
         finally: browser.close()
 
 def new_page(browser, url, foreign, timeout=60, **viewport):
