@@ -27,11 +27,10 @@ def pytest_collection_modifyitems(items):
 
 def pytest_terminal_summary(terminalreporter):
     "One line for what was left out on this machine; pytest lists what failed below it"
-    def why(o): return re.sub(r"could not import '(\S+)'", r'no \1', o.longrepr[2].removeprefix('Skipped: ').split(':')[0])
-    reasons = Counter(map(why, terminalreporter.stats.get('skipped', ())))
-    if not reasons: return
-    counts = ', '.join(f'{why} ({n})' for why, n in reasons.most_common())
-    terminalreporter.write_line(f'Left out {reasons.total()} tests: {counts}', yellow=True)
+    texts = [o.longrepr[2].removeprefix('Skipped: ') for o in terminalreporter.stats.get('skipped', ())]
+    counts = Counter(re.sub(r"could not import '(\S+)'", r'no \1', o.split(':')[0]) for o in texts)
+    listed = ', '.join(f'{why} ({n})' for why, n in counts.most_common())
+    if listed: terminalreporter.write_line(f'Left out {len(texts)} tests: {listed}', yellow=True)
 
 @pytest.fixture(scope='module', autouse=True)
 def _frozen():
