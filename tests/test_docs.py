@@ -60,10 +60,6 @@ def test_links():
         return link[0] != '#' and not (path.parent/link.split('#')[0]).exists()
     assert not [(path.name, o) for path in [*texts, *notebooks] for o in links(path) if is_wrong(path, o)]
 
-def test_no_merge_is_half_done():
-    mark = re.compile(r'^\W*(<{7}|>{7}) ', flags=re.M)
-    assert not [path.name for path in [*texts, *notebooks] if mark.search(path.read_text(encoding='utf-8'))]
-
 def test_readme_is_the_front_page():
     "Both begin with the same code"
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]

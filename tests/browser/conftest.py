@@ -18,10 +18,19 @@ def jupyter():
     with Jupyter() as jupyter: yield jupyter
     assert not jupyter.foreign, f'pages asked for {set(jupyter.foreign)}'
 
-@pytest.fixture(params=[('lab', 'light')], ids='-'.join)
-def page(jupyter, request):
-    "JupyterLab, unless a test names others; a cell has imported `fits`"
-    page = jupyter.page(*request.param)
+def ready(page):
+    "The page; a cell has imported `fits`"
     page.cells('from fits import *')
     page.run()
     return page
+
+@pytest.fixture(params=[PAGES[0]], ids='-'.join)
+def page(jupyter, request):
+    "JupyterLab, unless a test names others"
+    return ready(jupyter.page(*request.param))
+
+@pytest.fixture
+def old_page(jupyter):
+    "A front end without subshells, as one that is older, or another program: the kernel makes one of its own"
+    settings = {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+    with Jupyter(settings, browser=jupyter.browser) as old: yield ready(old.page())

@@ -4,7 +4,6 @@ import time
 import pytest
 
 from browser.conftest import lab_first
-from browser.lab import Jupyter
 
 START = '''import tempfile, time
 from pathlib import Path
@@ -67,7 +66,4 @@ def check_run(page):
 def test_run(page): check_run(page)
 
 @pytest.mark.soak
-def test_run_without_subshells(jupyter):
-    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}},
-                 browser=jupyter.browser) as old:
-        check_run(old.page())
+def test_run_without_subshells(old_page): check_run(old_page)
