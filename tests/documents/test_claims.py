@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from common import read_cells
+
 tests = Path(__file__).parents[1]
 nbs = tests.parent/'nbs'
 
@@ -138,10 +140,7 @@ CLAIMS = {      # document → (claim, file and test that shows it, page and wor
 @cache
 def names_in(file): return {o.name for o in ast.parse((tests/file).read_text()).body if isinstance(o, ast.FunctionDef)}
 
-@cache
-def words_of(page):
-    cells = json.loads((nbs/page).read_text(encoding='utf-8'))['cells']
-    return ''.join(''.join(c['source']) + json.dumps(c.get('outputs', '')) for c in cells)
+def words_of(page): return ''.join(source + json.dumps(outputs) for source, outputs, _ in read_cells(nbs/page))
 
 def test_all_claims_are_here():
     assert [len({claim for claim, *_ in CLAIMS[o]}) for o in DOCUMENTS] == [18, 29, 18, 21]
