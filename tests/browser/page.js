@@ -37,6 +37,10 @@ window.nb = {
     return (now - nb.stands.since)/1000;
   },
 
+  pointed: () => {      // the text under the mouse, over a picture
+    const i = document.querySelector('.tnb-hover>i:hover');
+    return i && getComputedStyle(i, '::after').content.replaceAll('"', '');
+  },
   painted: () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))),
   look: k => {
     const a = nb.area(k), parts = nb.parts(k), unseen = o => !o.clientHeight || [...o.querySelectorAll('img')].some(i => !i.complete || !i.naturalWidth);

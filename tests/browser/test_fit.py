@@ -157,8 +157,9 @@ def saved(page):
 BEFORE = {'interrupted': lambda page: None, 'cleared': lambda page: page.clear(0), 'loaded again': saved}
 OFTEN = [*((PAGES[0], o) for o in BEFORE), (PAGES[3], 'interrupted')]       # the others in `make soak`
 
-@pytest.mark.parametrize('page, how', [pytest.param(*o, marks=[] if o in OFTEN else pytest.mark.soak)
-                                       for o in product(PAGES, BEFORE)], indirect=['page'])
+@pytest.mark.parametrize('how, page', [
+    pytest.param(how, page, marks=[] if (page, how) in OFTEN else pytest.mark.soak, id=f'{how}-{"-".join(page)}')
+    for page, how in product(PAGES, BEFORE)], indirect=['page'])
 def test_interrupt(page, how):
     "What the cell holds is final, the fit can be seen again, and goes on as if nothing had happened"
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)

@@ -13,16 +13,13 @@ print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'can
                   'epochs': learn.state.epoch, 'steps': len(learn.history.steps['train_loss']),
                   'group': torch.distributed.is_initialized(), 'error': str(learn.display.error),
                   'draws': learn.display.budget.n}))'''
-SVG = 'querySelector(\'img[src^="data:image/svg"]\')'       # the live picture
 
 def children(pid):  # int
     return sum(o.status() != psutil.STATUS_ZOMBIE for o in psutil.Process(pid).children())
 
 def moved_and_stopped(page, k, pid):
     "The picture in a cell moves while there is a second process; then the button is pressed"
-    page.until(f'nb.area({k})?.{SVG}')
-    before = page.js(f'nb.area({k}).{SVG}.outerHTML')
-    page.until(f'before => nb.area({k}).{SVG}.outerHTML != before', before)
+    page.changes(k)
     assert children(pid) == 1
     page.interrupt()
     page.wait()

@@ -6,7 +6,7 @@ from torch import nn
 
 from common import batches, digest, make_learner, problem, record, same, stop_when, weights
 from trainer_nb.loop.columns import Accumulator
-from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
+from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.draw import Plot
 from trainer_nb.save import EarlyStopping
@@ -156,12 +156,6 @@ def test_what_has_a_column_already_keeps_it():
     assert h.epochs['train_loss_ce'] == [5.] and 'train_loss_ce' not in h.steps
     for phase in 'train', 'valid':
         assert 0 <= h.epochs[f'{phase}_accuracy'][0] == pytest.approx(h.epochs[f'{phase}_right'][0])
-
-def test_an_epoch_without_a_batch_has_no_rate():
-    def end(learn):
-        if not learn.history.ends: raise CancelEpoch
-    first, second = fitted(two_losses, hooks=[LambdaHook(before_step=end)], n_epochs=2).epoch_rows
-    assert 'lr' not in first and second['lr'] > 0
 
 def test_several_validation_sets():
     sets = {'a': batches(11, 2), 'b': batches(6, 3)}
