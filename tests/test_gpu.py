@@ -226,7 +226,8 @@ FITS = {
 LOADERS = {'on the device': lambda n: batches(n),
            'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE)}
 
-@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host')])
+@pytest.mark.parametrize('key, dl', [
+    *((k, 'on the device') for k in FITS), pytest.param('everything', 'from the host', marks=on_cuda)])
 def test_nobody_waits_between_two_updates(key, dl, monkeypatch):
     # the guard looks once a second, too
     monkeypatch.setattr(trainer_nb.features.gradients, 'perf_counter', lambda: 0.)

@@ -18,17 +18,29 @@ class SAM(torch.optim.Optimizer):
         self.base.param_groups, self.base.state = self.param_groups, self.state     # momentum, too
 
     @torch.no_grad()
-    def step(self, closure=None):
-        "Climb to the worst place nearby, and step by the gradient from there"
+    def first_step(self, zero_grad=False):
+        "Climb to the worst place nearby"
         params = [p for g in self.param_groups for p in g['params'] if p.grad is not None]
         norm = torch.stack([p.grad.norm() for p in params]).norm()
         for p in params:
             self.state[p]['old'] = p.clone()
             p.add_(p.grad*(self.defaults['rho']/(norm + 1e-12)))
-        self.zero_grad()
-        torch.enable_grad()(closure)()
-        for p in params: p.copy_(self.state[p]['old'])
+        if zero_grad: self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self, zero_grad=False):
+        "Go back, and step by the gradient from there"
+        for g in self.param_groups:
+            for p in g['params']:
+                if p.grad is not None: p.copy_(self.state[p]['old'])
         self.base.step()
+        if zero_grad: self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.first_step(zero_grad=True)
+        torch.enable_grad()(closure)()
+        self.second_step()
 
 def network(): return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(.1), nn.Linear(16, 3))
 
