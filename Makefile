@@ -35,7 +35,7 @@ demo: $(or $(wildcard $(READY)),$(DEMO))   ## run the quickstart in a Jupyter ke
 	@$(BIN)/python tools/demo.py
 
 test: $(READY)   ## run the tests, but the long ones: units, processes, pages in a browser, the package in a clean environment
-	$(BIN)/python -m pytest -q -rs $(HOW)
+	$(BIN)/python -m pytest -q $(HOW)
 
 test-versions:   ## run tests and notebooks on the oldest, the pinned and the newest torch, and on one CPU
 	$(PYTHON) tools/versions.py $(VERSIONS) -- -m 'not soak and not site and not gpu' $(HOW)
@@ -52,7 +52,7 @@ soak: $(READY)   ## run the long tests that `make test` leaves out
 
 programs: $(READY)   ## install the libraries of `.[programs]`, 0.4 GB, and run their programs, as `make soak` then does, too
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[programs]'
-	$(BIN)/python -m pytest -q -rs -m soak tests/loop/test_libraries.py
+	$(BIN)/python -m pytest -q -m soak tests/loop/test_libraries.py
 
 gpu:   ## test and measure on a CUDA device, with $(PYTHON) if its torch has one, else with .venv
 	@if $(PYTHON) -c 'import sys, pytest, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
@@ -71,7 +71,7 @@ docs-serve: $(READY)   ## serve the site on this machine, and rebuild it when a 
 	    --watch CHANGELOG.md --watch CONTRIBUTING.md --re-ignore '/\.|_proc|__pycache__'
 
 site: docs   ## build the site, and open each page in a browser
-	$(BIN)/python -m pytest -q -rs -m site tests/browser/test_site.py
+	$(BIN)/python -m pytest -q -m site tests/browser/test_site.py
 
 lab: $(READY)   ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab nbs

@@ -189,9 +189,14 @@ def reasons(*expected):
 
 def sgd(params): return torch.optim.SGD(params, lr=.1, momentum=.9)
 
+@cache
+def read_cells(path):
+    "(source, outputs, type) of a notebook's cells"
+    found = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [(''.join(c['source']), c.get('outputs', []), c['cell_type']) for c in found]
+
 def cells(path, kind='code'):
     "Sources of a notebook's cells"
-    found = json.loads(path.read_text(encoding='utf-8'))['cells']
-    return [''.join(c['source']) for c in found if c['cell_type'] == kind]
+    return [source for source, _, type in read_cells(path) if type == kind]
 
 def lines(source): return [o for o in source.splitlines() if o.strip() and not o.lstrip().startswith('#')]

@@ -1,4 +1,5 @@
-import gc, signal, sys
+import gc, re, signal, sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,13 @@ FIRST = ['show/test_front_ends.py', 'runs/test_check_resume.py', 'runs/test_runs
 def pytest_collection_modifyitems(items):
     def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))
     items.sort(key=place)
+
+def pytest_terminal_summary(terminalreporter):
+    "One line for what was left out on this machine; pytest lists what failed below it"
+    texts = [o.longrepr[2].removeprefix('Skipped: ') for o in terminalreporter.stats.get('skipped', ())]
+    counts = Counter(re.sub(r"could not import '(\S+)'", r'no \1', o.split(':')[0]) for o in texts)
+    listed = ', '.join(f'{why} ({n})' for why, n in counts.most_common())
+    if listed: terminalreporter.write_line(f'Left out {len(texts)} tests: {listed}', yellow=True)
 
 @pytest.fixture(scope='module', autouse=True)
 def _frozen():

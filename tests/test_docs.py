@@ -1,6 +1,6 @@
 "Every public name is shown at work, links are well formed, and the front page matches the README."
-import ast, inspect, json, pydoc, re
-from functools import cache
+import ast, inspect, pydoc, re
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 from nbdev.doclinks import nbglob
 
 import trainer_nb.all as everything
+from common import cells, read_cells
 
 root = Path(__file__).parents[1]
 notebooks = sorted(nbglob(root/'nbs', as_path=True))
@@ -16,17 +17,11 @@ def is_own(o): return getattr(o, '__module__', 'trainer_nb').startswith('trainer
 
 names = [o for o in vars(everything) if o[0] != '_' and is_own(getattr(everything, o))]     # also those that `*` leaves
 
-@cache
-def cells(path): return json.loads(path.read_text(encoding='utf-8'))['cells']
-
-def source(cell): return ''.join(cell['source'])
-
-def code(path):
-    "(tree, has output) of the cells that are not exported"
-    for c in cells(path):
-        if c['cell_type'] != 'code' or re.search(r'^#\| *(export|hide)', source(c), flags=re.M): continue
-        try: yield ast.parse(re.sub(r'^\s*[%!].*', '', source(c), flags=re.M)), bool(c['outputs'])
-        except SyntaxError: pass
+def shown_code(path):
+    "Trees of the cells that have outputs, and are not exported"
+    for source, outputs, _ in read_cells(path):
+        if not outputs or re.search(r'^#\| *(export|hide)', source, flags=re.M): continue
+        with suppress(SyntaxError): yield ast.parse(re.sub(r'^\s*[%!].*', '', source, flags=re.M))
 
 def used(tree):
     ids = {o.id for o in ast.walk(tree) if isinstance(o, ast.Name)}
@@ -38,17 +33,12 @@ def test_every_public_name_has_a_docstring():
 
 def test_every_public_name_is_seen_at_work():
     "In a cell with an output; a `Confusion` is what `results.confusion()` returns there"
-    shown = {'Confusion'}
-    for path in notebooks:
-        for tree, has_output in code(path):
-            if has_output: shown |= used(tree)
+    shown = {'Confusion'}.union(*(used(tree) for path in notebooks for tree in shown_code(path)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
 
 def links(path):
     "Targets of the links on a page"
-    if path.suffix == '.ipynb': parts = [source(c) for c in cells(path) if c['cell_type'] == 'markdown']
-    else: parts = [path.read_text(encoding='utf-8')]
-    for part in parts:
+    for part in cells(path, 'markdown') if path.suffix == '.ipynb' else [path.read_text(encoding='utf-8')]:
         text = re.sub(r'```.*?```', '', part, flags=re.S)
         yield from re.findall(r'\]\(([^)\s]+)\)', text) + re.findall(r'<(https?:[^>\s]+)>', text)
 
@@ -60,15 +50,10 @@ def test_links():
         return link[0] != '#' and not (path.parent/link.split('#')[0]).exists()
     assert not [(path.name, o) for path in [*texts, *notebooks] for o in links(path) if is_wrong(path, o)]
 
-def test_no_merge_is_half_done():
-    mark = re.compile(r'^\W*(<{7}|>{7}) ', flags=re.M)
-    assert not [path.name for path in [*texts, *notebooks] if mark.search(path.read_text(encoding='utf-8'))]
-
 def test_readme_is_the_front_page():
     "Both begin with the same code"
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
-    code = next(source(c) for c in cells(root/'nbs/index.ipynb') if c['cell_type'] == 'code')
-    assert first == re.sub(r'^#\|.*\n', '', code)
+    assert first == re.sub(r'^#\|.*\n', '', cells(root/'nbs/index.ipynb')[0])
 
 def test_names_differ_between_modules():
     "Names differ whatever their case, because the site links by name"

@@ -9,8 +9,6 @@ from common import cells, lines
 
 folder = Path(__file__).parents[1]/'nbs/examples'
 gallery, *pages = sorted(folder.glob('*.ipynb'))
-each = pytest.mark.parametrize('path', pages, ids=lambda o: o.stem)
-
 
 def test_there_are_twelve_and_the_gallery_shows_each():
     "With its title, and what it shows in the end"
@@ -20,7 +18,7 @@ def test_there_are_twelve_and_the_gallery_shows_each():
     shown = re.findall(r"^(?:picture|words)\('(\w+)'", '\n'.join(cells(gallery)), flags=re.M)
     assert [*dict.fromkeys(shown)] == [o.stem for o in pages]
 
-@each
+@pytest.mark.parametrize('path', pages, ids=lambda o: o.stem)
 def test_training_takes_fewer_lines_than_the_loop_and_weights_are_compared(path):
     "Functions that both use are counted for neither"
     code = cells(path)

@@ -4,7 +4,7 @@ Exact on CUDA, with deterministic algorithms: a fit against a plain loop, a resu
 one, and what a dry run leaves. Not exact: a run without deterministic algorithms (atomic additions happen in any
 order), one that is resumed on another kind of device, and compiled code, which rounds in another order.
 """
-import gc, json, os, signal, subprocess, sys, warnings
+import gc, json, os, signal, subprocess, sys
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 import trainer_nb.features.gradients
-from common import Share, make_learner, reasons, same, stop_when, weights
+from common import Share, make_learner, reasons, same, stop_when, told, weights
 from test_no_sync import counted
 from trainer_nb.all import (
     AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, OneCycle,
@@ -84,18 +84,26 @@ def mlp(): return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), 
 
 MODELS = {'mlp': mlp, 'conv': ConvNet}
 
-def make(kind='mlp', seed=0):
-    torch.manual_seed(seed)
+def make(kind='mlp'):
+    torch.manual_seed(0)
     return MODELS[kind]().to(DEVICE)
+
+def adamw(params): return torch.optim.AdamW(params, lr=.01, fused=True)
 
 def learner(model=None, train_dl=None, valid_dl=None, **kwargs):
     # by default fused on a GPU only; here everywhere, so that the CPU runs the same steps
-    if 'optim' not in kwargs: kwargs['optim'] = lambda params: torch.optim.AdamW(params, lr=.01, fused=True)
     return make_learner(make() if model is None else model, batches(20) if train_dl is None else train_dl, valid_dl,
-                        device=DEVICE, **kwargs)
+                        device=DEVICE, **{'optim': adamw, **kwargs})
+
+def fitted(learn, n=1, **kwargs):
+    "After a fit with always the same random numbers"
+    torch.manual_seed(3)
+    learn.fit(n, **kwargs)
+    return learn
 
 def loop(model, opt, dl, n_epochs=1, dtype=None, scaler=None, clip=None):
-    "The loop by hand: (losses; steps that were not skipped)"
+    "The loop by hand, with the same random numbers: (losses; steps that were not skipped)"
+    torch.manual_seed(3)
     losses, n = [], 0
     scaler = scaler or torch.amp.GradScaler(DEVICE.type, enabled=False)
     for x, y in chain.from_iterable([dl]*n_epochs):
@@ -132,11 +140,8 @@ def fresh(code, timeout=150, **env):
 def test_a_fit_is_the_loop_by_hand(kind, dtype):
     "Bit for bit, dropout on the device's generator too"
     a, b, dl = make(kind), make(kind), batches(30)
-    torch.manual_seed(3)
-    losses, _ = loop(a, torch.optim.AdamW(a.parameters(), lr=.01, fused=True), dl, 2, dtype, clip=.5)
-    torch.manual_seed(3)
-    learn = learner(b, dl, hooks=[GradClip(.5), *([AMP(dtype)] if dtype else [])])
-    learn.fit(2)
+    losses, _ = loop(a, adamw(a.parameters()), dl, 2, dtype, clip=.5)
+    learn = fitted(learner(b, dl, hooks=[GradClip(.5), *([AMP(dtype)] if dtype else [])]), 2)
     assert same(weights(a), weights(b)) and learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-6)
     assert next(b.parameters()).device == DEVICE and learn.state.optimizer_step == 60
 
@@ -145,11 +150,9 @@ def test_fp16_overflows_and_steps_are_skipped():
     def scaler(device): return torch.amp.GradScaler(device, init_scale=2.**32, growth_interval=10)
     a, b, dl = make(), make(), batches(60)
     own = scaler(DEVICE.type)
-    torch.manual_seed(3)
-    losses, n = loop(a, torch.optim.AdamW(a.parameters(), lr=.01, fused=True), dl, 1, torch.float16, own, clip=.5)
-    torch.manual_seed(3)
-    learn = learner(b, dl, hooks=[amp := AMP(torch.float16, scaler=scaler), GradClip(.5), NaNGuard(every=10)])
-    learn.fit(1)
+    losses, n = loop(a, adamw(a.parameters()), dl, 1, torch.float16, own, clip=.5)
+    hooks = [amp := AMP(torch.float16, scaler=scaler), GradClip(.5), NaNGuard(every=10)]
+    learn = fitted(learner(b, dl, hooks=hooks))
     assert 3 < n < 60 and learn.state.optimizer_step == n        # overflows did happen, and did not go on
     assert same(weights(a), weights(b)) and learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-6)
     assert amp.scalers[''].get_scale() == own.get_scale() < 2.**32
@@ -206,8 +209,7 @@ def by_name(batch, learn):
 
 def halves(model):
     params = list(model.parameters())
-    return {'a': torch.optim.AdamW(params[:3], lr=.01, fused=True),
-            'b': torch.optim.AdamW(params[3:], lr=.01, fused=True)}
+    return {'a': adamw(params[:3]), 'b': adamw(params[3:])}
 
 FITS = {
     'plain': lambda model: {},
@@ -224,7 +226,8 @@ FITS = {
 LOADERS = {'on the device': lambda n: batches(n),
            'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE)}
 
-@pytest.mark.parametrize('key, dl', [*((k, 'on the device') for k in FITS), ('everything', 'from the host')])
+@pytest.mark.parametrize('key, dl', [
+    *((k, 'on the device') for k in FITS), pytest.param('everything', 'from the host', marks=on_cuda)])
 def test_nobody_waits_between_two_updates(key, dl, monkeypatch):
     # the guard looks once a second, too
     monkeypatch.setattr(trainer_nb.features.gradients, 'perf_counter', lambda: 0.)
@@ -242,12 +245,11 @@ def n_waits(f):
     if DEVICE.type != 'cuda':
         with counted() as seen: f()
         return seen['item'] + seen['tolist'] + seen['cpu']
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter('always')
+    with told() as said:
         torch.cuda.set_sync_debug_mode('warn')
-        try: f()
-        finally: torch.cuda.set_sync_debug_mode('default')
-    return sum('called a synchronizing' in str(o.message) for o in seen)
+        f()
+        torch.cuda.set_sync_debug_mode('default')       # after an error the fixture does it
+    return sum('called a synchronizing' in o for o in said)
 
 def test_the_strict_hook_is_strict():
     "One read in the middle of a pass is found"
@@ -265,11 +267,7 @@ def test_a_scaler_waits_once_in_a_step():
 # The way of the batches
 
 def test_fits_are_the_same_from_wherever_the_batches_come():
-    def fit(dl):
-        learn = learner(make(), dl)
-        torch.manual_seed(3)
-        learn.fit(2)
-        return weights(learn.model)
+    def fit(dl): return weights(fitted(learner(make(), dl), 2).model)
     x, y = data(20)
     one = fit(batches(20))
     for o in (TensorLoader(x, y, bs=BS, device=DEVICE), TensorLoader(x, y, bs=BS),
@@ -286,11 +284,8 @@ def test_a_stopped_run_is_resumed_exactly(where, n, tmp_path):
                        hooks=[EMA(.9), AMP(), GradAccum(2), Checkpoint(tmp_path/'kept')], bs=BS)
     whole = new()
     whole.remove_hook(whole.get_hook(Checkpoint))
-    torch.manual_seed(3)
-    whole.fit(3)
-    learn = new()
-    torch.manual_seed(3)
-    learn.fit(3, hooks=[stop_when(lambda learn: learn.training and learn.history.n_steps == n)])
+    fitted(whole, 3)
+    learn = fitted(new(), 3, hooks=[stop_when(lambda learn: learn.training and learn.history.n_steps == n)])
     assert learn.cancelled == 'stop' and learn.state.optimizer_step == 15
     torch.manual_seed(99)
     torch.randn(1000, device=DEVICE)
@@ -307,8 +302,7 @@ def test_a_checkpoint_of_the_device_is_read_on_the_host_and_back(tmp_path):
     learn.fit(1)
     learn.save(tmp_path/'state')
     host = make_learner(mlp(), [(x.cpu(), y.cpu()) for x, y in batches(20)], lr=.01, device='cpu')
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')     # that rounding differs
+    with told():     # that rounding differs
         host.load(tmp_path/'state')
         assert same([o.cpu() for o in weights(learn.model)], weights(host.model))
         host.fit(1)
@@ -320,18 +314,17 @@ def test_a_checkpoint_of_the_device_is_read_on_the_host_and_back(tmp_path):
     learn.fit(1)
 
 def test_the_generators_of_the_device():
+    def drawn(): return [torch.rand(4, device=DEVICE), torch.randperm(9)]
     set_seed(4)
-    first = torch.rand(4, device=DEVICE)
+    state, first = rng_state(), drawn()
     set_seed(4)
-    assert torch.equal(torch.rand(4, device=DEVICE), first)
-    state = rng_state()
-    drawn = torch.rand(4, device=DEVICE), torch.randperm(9)
+    assert same(drawn(), first)
     set_rng_state(state)
-    assert torch.equal(torch.rand(4, device=DEVICE), drawn[0]) and torch.equal(torch.randperm(9), drawn[1])
+    assert same(drawn(), first)
     if DEVICE.type == 'cuda':
         assert len(state['cuda']) == torch.cuda.device_count()
         set_rng_state({**state, 'cuda': state['cuda']*3})       # of a machine with more of them
-        assert torch.equal(torch.rand(4, device=DEVICE), drawn[0])
+        assert same(drawn(), first)
 
 def opt_state(opt): return [v.clone() for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
 
@@ -356,20 +349,17 @@ def test_a_search_for_the_rate_leaves_nothing():
 BACKEND = {'backend': 'aot_eager'} if DRY else {}
 
 def compiled(hooks=(), kind='mlp', n=2, **kwargs):
-    learn = learner(make(kind), batches(12), batches(3, 2), metrics=[accuracy], hooks=hooks, **kwargs)
-    torch.manual_seed(3)
-    learn.fit(n)
-    return learn
+    return fitted(learner(make(kind), batches(12), batches(3, 2), metrics=[accuracy], hooks=hooks, **kwargs), n)
 
 @pytest.mark.parametrize('mode, optimizer', [(None, False), (None, True), ('reduce-overhead', False)])
 def test_compiled_steps_are_the_plain_ones(mode, optimizer):
     "With CUDA graphs, too, whose memory is used again in each step: history, metrics and gradients are copies"
     torch.use_deterministic_algorithms(False)
     def optim(params): return torch.optim.AdamW(params, .01, fused=not optimizer)
-    with reasons():
-        hook = Compile(None if DRY else mode, optimizer=optimizer, **BACKEND)
-        learn = compiled([hook, *([] if mode else [GradClip(1.)])], optim=optim)
-    plain = compiled([] if mode else [GradClip(1.)], optim=optim)
+    clip = [] if mode else [GradClip(1.)]
+    hook = Compile(None if DRY else mode, optimizer=optimizer, **BACKEND)
+    with reasons(): learn = compiled([hook, *clip], optim=optim)
+    plain = compiled(clip, optim=optim)
     assert close(learn.model, plain.model, 1e-4)
     for name in 'train_loss', 'train_accuracy', 'valid_loss', 'valid_accuracy':
         assert learn.history.epochs[name] == pytest.approx(plain.history.epochs[name], abs=2e-3), name
@@ -377,8 +367,7 @@ def test_compiled_steps_are_the_plain_ones(mode, optimizer):
 def test_a_compiled_step_in_bf16_with_everything():
     torch.use_deterministic_algorithms(False)
     def hooks(): return [AMP(), GradClip(1.), NaNGuard(every=10), EMA(.9)]
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')     # what stays plain is not the question
+    with told():     # what stays plain is not the question
         learn = compiled([*hooks(), Compile(**BACKEND)], kind='conv')
     plain = compiled(hooks(), kind='conv')
     assert close(learn.model, plain.model, 5e-2) and learn.state.optimizer_step == plain.state.optimizer_step == 24
@@ -431,9 +420,7 @@ def test_an_error_and_an_interrupt_free_the_batch():
     learn.fit(1)
     before = allocated()
     for learn.config, error in ('error', Oops), ('interrupt', TrainingInterrupted):
-        try: learn.fit(1)
-        except error: pass
-        else: raise AssertionError('did not stop')
+        with pytest.raises(error): learn.fit(1)
         assert allocated() - before < 64*big*4//2, learn.config      # less than half of a batch
     learn.config = None
     learn.resume()
@@ -493,9 +480,9 @@ os.environ.update(RANK='0', LOCAL_RANK='0', WORLD_SIZE='1', LOCAL_WORLD_SIZE='1'
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
-from test_gpu import DEVICE, batches, compiled as fitted, learner, make, weights, same
+from test_gpu import DEVICE, batches, compiled, fitted, learner, make, weights, same
 from trainer_nb.all import Accelerate
-plain, learn = fitted(), fitted([Accelerate(cpu=DEVICE.type == 'cpu')])
+plain, learn = compiled(), compiled([Accelerate(cpu=DEVICE.type == 'cpu')])
 ok = same(weights(plain.model), weights(learn.model))
 ok = ok and learn.history.epochs['valid_loss'] == plain.history.epochs['valid_loss']
 if DEVICE.type == 'cuda': torch.cuda.set_device(DEVICE)
@@ -509,9 +496,7 @@ model = make()
 for m in model:
     if list(m.parameters()): fully_shard(m, mesh=mesh)
 fully_shard(model, mesh=mesh)
-parts = learner(model, batches(12))
-torch.manual_seed(3)
-parts.fit(2)
+parts = fitted(learner(model, batches(12)), 2)
 full = [p.full_tensor() for p in model.parameters()]
 worst = max((a - b).abs().max().item() for a, b in zip(full, plain.model.parameters()))
 dist.destroy_process_group()
@@ -543,8 +528,7 @@ def test_a_run_after_the_device_was_used(tmp_path):
     torch.manual_seed(3)
     run = learn.start(2, folder=tmp_path/'run')
     run.wait(240)
-    torch.manual_seed(3)
-    alone.fit(2)
+    fitted(alone, 2)
     assert same(weights(learn.model), weights(alone.model)) and learn.device == alone.device
     assert learn.history.epochs['valid_loss'] == alone.history.epochs['valid_loss']
 

@@ -1,5 +1,5 @@
 "The lessons about one's own data are short. `test_notebooks.py` runs them"
-import ast, re
+import re
 from pathlib import Path
 
 import pytest
@@ -9,18 +9,11 @@ from common import cells, lines
 lessons = sorted((Path(__file__).parents[1]/'nbs/lessons').glob('*.ipynb'))
 
 
-def calls(source):
-    return {o.func.attr for o in ast.walk(ast.parse(source)) if isinstance(o, ast.Call)
-            and isinstance(o.func, ast.Attribute)}
-
-
-each = pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
-
-@each
+@pytest.mark.parametrize('path', lessons, ids=lambda o: o.stem)
 def test_twelve_lines_lead_from_files_to_a_prediction(path):
     short, = [o for o in cells(path) if re.match(r'#\| *short\b', o)]
     assert len(lines(short)) <= 12 and max(map(len, lines(short))) <= 120
-    assert {'predict', 'export'} & calls(short) and {'fit', 'fit_one_cycle'} & calls(short)
+    assert re.search(r'\.(predict|export)\(', short) and re.search(r'\.fit(_one_cycle)?\(', short)
     assert 'import ' not in short       # they stand above
 
 @pytest.mark.soak

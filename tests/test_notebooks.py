@@ -2,7 +2,7 @@
 
 `make outputs` runs them, in real kernels. Here they run, in this process, under `make test-versions` only.
 """
-import ast, json, os, re, runpy, shutil, subprocess, sys
+import ast, os, re, runpy, shutil, subprocess, sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.test import test_nb as run_notebook
 
+from common import cells, read_cells
 
 cfg = get_config()
 nbs, lib = cfg.nbs_path, cfg.lib_path
@@ -57,25 +58,18 @@ def test_in_sync(tmp_path):
     stale = sorted(p for p in mine.keys() | fresh.keys() if mine.get(p) != fresh.get(p))
     assert not stale, f'run nbdev_export and nbdev_clean: {stale}'
 
-def cells():
-    "(notebook, code, outputs)"
-    return [(path.relative_to(nbs).as_posix(), ''.join(o['source']), o['outputs'])
-            for path in notebooks for o in json.loads(path.read_text(encoding='utf-8'))['cells']
-            if o['cell_type'] == 'code']
-
 def test_what_is_imported_exists():
     def imported(code):
         for o in ast.walk(ast.parse(TransformerManager().transform_cell(code))):
             if isinstance(o, ast.Import): yield from ((a.name, None) for a in o.names)
             elif isinstance(o, ast.ImportFrom) and not o.level: yield from ((o.module, a.name) for a in o.names)
 
-    sources = [(name, code) for name, code, _ in cells() if lib.name in code and not code.startswith('%%')]
-    sources += [(p.name, p.read_text(encoding='utf-8')) for p in (cfg.config_path/'benchmarks').glob('*.py')]
+    sources = [(o.name, code) for o in notebooks for code in cells(o) if lib.name in code and code[:2] != '%%']
+    sources += [(o.name, o.read_text(encoding='utf-8')) for o in (cfg.config_path/'benchmarks').glob('*.py')]
     ours = {(file, *o) for file, code in sources for o in imported(code) if o[0].split('.')[0] == lib.name}
     def exists(module, name=None):
         return name in {None, '*'} or hasattr(import_module(module), name) or find_spec(f'{module}.{name}')
-    assert len(ours) > 300
-    assert not [o for o in sorted(ours, key=str) if not exists(*o[1:])]
+    assert len(ours) > 300 and not [o for o in sorted(ours, key=str) if not exists(*o[1:])]
 
 def test_the_benchmark_of_a_record_runs():
     "It passed the history in another place, and failed"
@@ -84,5 +78,5 @@ def test_the_benchmark_of_a_record_runs():
 
 def test_outputs_hold_no_path_of_a_machine():
     path = re.compile(r'(?<![\w.])/(?:home|root|work|Users|tmp|check)/\S+')
-    found = [(name, o) for name, _, outputs in cells() for o in path.findall(str(outputs))]
-    assert not found
+    found = [(o.name, outputs) for o in notebooks for _, outputs, _ in read_cells(o)]
+    assert not [(name, machine) for name, outputs in found for machine in path.findall(str(outputs))]

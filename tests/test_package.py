@@ -23,7 +23,7 @@ learn.fit(3)
 first, *_, last = learn.history.epochs['valid_loss']
 assert last < first, (first, last)
 learn.history.plot()
-assert not find_spec('nbdev') and not find_spec('execnb')
+assert not [o for o in ('nbdev', 'execnb', 'fasthtml') if find_spec(o)]
 '''
 
 def run(*cmd, cwd): subprocess.run(cmd, cwd=cwd, env=env, check=True)
@@ -39,7 +39,7 @@ def dist(tmp_path_factory):
 
 def test_contents(dist):
     wheel, = dist.glob('*.whl')
-    names = {o for o in ZipFile(wheel).namelist()}
+    names = {*ZipFile(wheel).namelist()}
     assert {'trainer_nb/__init__.py', 'trainer_nb/all.py', 'trainer_nb/_modidx.py', 'trainer_nb/py.typed'} <= names
     assert {o.split('/')[0].split('-')[0] for o in names} == {'trainer_nb'}     # no nbs, no tests
     assert any(o.endswith('licenses/LICENSE') for o in names)
@@ -48,11 +48,8 @@ def test_contents(dist):
     assert {'settings.ini', 'LICENSE', 'README.md'} <= names
 
 def test_trains_in_a_clean_environment(dist, tmp_path):
-    """With the newest versions of what it needs, not those of the development tools
-
-    torch has 700 MB and is not installed again: the clean environment finds links to this one's in a folder outside of
-    it. pip never changes what lies outside, so it cannot write through the links; and the constraint is the version
-    that is there.
+    """With the newest versions of what it needs; torch, 700 MB, is not installed again: the environment finds links to
+    this one's in a folder outside of it, which pip never changes
     """
     wheel, = dist.glob('*.whl')
     venv.create(tmp_path/'venv', with_pip=True)

@@ -1,12 +1,10 @@
 "One server and one browser for all tests here; a page for each app, in either theme"
-import os
 
 import pytest
 
-from browser.lab import Jupyter, missing
+from browser.lab import Jupyter, left_out, missing
 
 PAGES = [(app, theme) for app in ('lab', 'notebook') for theme in ('light', 'dark')]
-why = missing()
 # each app and each theme once; all four under `make soak`
 IN_TURN = [pytest.param(o, marks=[] if o in (PAGES[0], PAGES[3]) else pytest.mark.soak) for o in PAGES]
 every_page = pytest.mark.parametrize('page', IN_TURN, ids='-'.join, indirect=True)
@@ -16,18 +14,23 @@ lab_first = pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], ma
 
 @pytest.fixture(scope='package')
 def jupyter():
-    if why and os.environ.get('CI'): pytest.fail(f'no browser tests: {why}')
-    if why: pytest.skip(why)
+    if why := missing(): left_out(why)
     with Jupyter() as jupyter: yield jupyter
     assert not jupyter.foreign, f'pages asked for {set(jupyter.foreign)}'
 
-@pytest.fixture(params=[('lab', 'light')], ids='-'.join)
-def page(jupyter, request):
-    "JupyterLab, unless a test names others; a cell has imported `fits`"
-    page = jupyter.page(*request.param)
+def ready(page):
+    "The page; a cell has imported `fits`"
     page.cells('from fits import *')
     page.run()
     return page
 
-def pytest_terminal_summary(terminalreporter):
-    if why: terminalreporter.write_line(f'The tests in a browser did not run: {why}', yellow=True)
+@pytest.fixture(params=[PAGES[0]], ids='-'.join)
+def page(jupyter, request):
+    "JupyterLab, unless a test names others"
+    return ready(jupyter.page(*request.param))
+
+@pytest.fixture
+def old_page(jupyter):
+    "A front end without subshells, as one that is older, or another program: the kernel makes one of its own"
+    settings = {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
+    with Jupyter(settings, browser=jupyter.browser) as old: yield ready(old.page())

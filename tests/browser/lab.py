@@ -10,13 +10,17 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from fits import environment
 
 CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium')
 ARGS = ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync', '--disable-background-networking',
         '--disable-component-update',
         '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1']
+TIMEOUT_S = 60      # that any wait may take
 URLS = {'lab': 'doc/tree', 'notebook': 'notebooks'}
+PICTURE = 'k => nb.area(k || 0)?.querySelector("img")?.outerHTML'     # of an output
 SETTINGS = {    # by JupyterLab's schemas
     'apputils-extension/notification': {'fetchNews': 'false', 'checkForUpdates': False, 'doNotDisturbMode': True},
     'docmanager-extension/plugin': {'autosave': False},
@@ -28,17 +32,22 @@ def missing():  # str or None
     if lacks: return f'{", ".join(lacks)} not installed'
     return None if CHROMIUM else 'no Chromium: install it (Debian: apt-get install chromium), or set CHROMIUM'
 
+def left_out(why):
+    "Skip a test; fail where everything is to be installed"
+    if os.environ.get('CI'): pytest.fail(f'no browser tests: {why}')
+    pytest.skip(why)
+
 def free_port():
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         return s.getsockname()[1]
 
-def serve(args, log, is_up, timeout=60, **kwargs):
+def serve(args, log, is_up, **kwargs):
     "Start a program, and return its process as soon as `is_up()` raises no `OSError`"
     with open(log, 'w') as f:
         server = subprocess.Popen([*map(str, args)], stdout=f, stderr=f, stdin=subprocess.DEVNULL,
                                   start_new_session=True, **kwargs)
-    end = time.monotonic() + timeout
+    end = time.monotonic() + TIMEOUT_S
     while True:
         try: is_up()
         except OSError: pass
@@ -53,13 +62,18 @@ def chromium():
     from playwright.sync_api import sync_playwright
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGS)
-        try: yield browser
+        try:
+            page = browser.new_page()
+            page.set_content('<p>text</p>')
+            if not page.evaluate('document.body.firstChild.clientHeight'): left_out('no fonts')
+            page.close()
+            yield browser
         finally: browser.close()
 
-def new_page(browser, url, foreign, timeout=60, **viewport):
-    "A page in which waits take at most `timeout` seconds; requests to other hosts go to the list `foreign`"
+def new_page(browser, url, foreign, **viewport):
+    "A page; requests to other hosts go to the list `foreign`"
     page = browser.new_page(viewport={'width': 1000, 'height': 1000, **viewport})
-    page.set_default_timeout(timeout*1000)
+    page.set_default_timeout(TIMEOUT_S*1000)
     page.on('request', lambda o: o.url.startswith((url, 'data:', 'blob:')) or foreign.append(o.url))
     return page
 
@@ -73,19 +87,17 @@ def until(page, js, arg=None, console=()):
 class Jupyter:
     "A server and a browser; a context manager that leaves nothing of either"
     def __init__(self,
-        # more for JupyterLab: {'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}}
-        settings=None,
-        timeout=60,   # seconds that any wait may take
-        browser=None, # of another `Jupyter`, to share
+        settings=None,  # more for JupyterLab
+        browser=None,   # of another `Jupyter`, to share
     ):
-        self.settings, self.timeout, self.foreign, self.pages = {**SETTINGS, **(settings or {})}, timeout, [], {}
+        self.settings, self.foreign, self.pages = {**SETTINGS, **(settings or {})}, [], {}
         self.server, self.browser, self.opened = None, browser, ExitStack()
 
     def __enter__(self):
         self.tmp = Path(tempfile.mkdtemp(prefix='browser.'))
         try:
-            self._serve()
             if self.browser is None: self.browser = self.opened.enter_context(chromium())
+            self._serve()
         except BaseException:
             self.__exit__()
             raise
@@ -100,18 +112,16 @@ class Jupyter:
         self.token, self.root = secrets.token_hex(16), self.tmp/'notebooks'
         self.root.mkdir()
         env = {**environment(self.tmp), 'JUPYTERLAB_SETTINGS_DIR': str(self.tmp/'settings'),
-               'JUPYTERLAB_WORKSPACES_DIR': str(self.tmp/'workspaces'),
-               'JUPYTER_TOKEN': self.token}
+               'JUPYTERLAB_WORKSPACES_DIR': str(self.tmp/'workspaces'), 'JUPYTER_TOKEN': self.token}
         options = {'ServerApp.ip': '127.0.0.1', 'ServerApp.port': self.url.split(':')[-1],
                    'ServerApp.port_retries': 0, 'ServerApp.root_dir': self.root,
                    'ServerApp.shutdown_no_activity_timeout': 900,      # in case that we are killed
                    'LabApp.expose_app_in_browser': True, 'JupyterNotebookApp.expose_app_in_browser': True,
-                   'LabApp.news_url': None,
-                   'LabApp.extension_manager': 'readonly',
+                   'LabApp.news_url': None, 'LabApp.extension_manager': 'readonly',
                    'LabApp.check_for_updates_class': 'jupyterlab.handlers.announcements.NeverCheckForUpdate'}
         args = [f'--{k}={v}' for k, v in options.items()]
         self.server = serve([sys.executable, '-m', 'jupyterlab', '--allow-root', '--no-browser', *args],
-                            self.tmp/'server.log', lambda: self._api('GET', 'status'), self.timeout, env=env)
+                            self.tmp/'server.log', lambda: self._api('GET', 'status'), env=env)
 
     def _api(self, method, path):
         req = urllib.request.Request(f'{self.url}/api/{path}', method=method,
@@ -153,7 +163,7 @@ class Page:
         spec = {'name': 'python3', 'display_name': 'python3', 'language': 'python'}
         self.path.write_text(json.dumps({'cells': [], 'metadata': {'kernelspec': spec}, 'nbformat': 4,
                                          'nbformat_minor': 5}))
-        self.page = new_page(jupyter.browser, jupyter.url, jupyter.foreign, jupyter.timeout)
+        self.page = new_page(jupyter.browser, jupyter.url, jupyter.foreign)
         self.page.on('console', lambda o: self.console.append(f'{o.type}: {o.text}'))
         self.page.on('dialog', lambda o: o.accept())
         self.page.add_init_script(path=Path(__file__).with_name('page.js'))
@@ -167,9 +177,7 @@ class Page:
 
     def until(self, js, arg=None): until(self.page, js, arg, self.console)
 
-    def cells(self,
-        *sources,  # str
-    ):
+    def cells(self, *sources):
         "Replace all cells; a busy kernel is restarted"
         if not self.js('nb.idle()'): self.js('() => nb.kernel().restart()')
         self.js('nb.cells', sources)
@@ -177,15 +185,18 @@ class Page:
 
     def start(self, k=0): self.js('nb.start', k)
 
-    def wait(self):
-        "Wait for the end of what was started"
-        self.until('nb.idle')
+    def wait(self): self.until('nb.idle')       # for the end of what was started
 
     def run(self, k=0):
         self.start(k)
         self.wait()
 
     def wait_text(self, text, k=0): self.until('([text, k]) => nb.area(k)?.innerText.includes(text)', [text, k])
+
+    def changes(self, k=0):
+        "Wait until a picture is there, and until it is another one"
+        self.until(PICTURE, k)
+        self.until('([k, before]) => nb.area(k)?.querySelector("img")?.outerHTML != before', [k, self.js(PICTURE, k)])
 
     def until_still(self, k=0, still_s=.3):
         "Wait until what a cell shows has not changed for a while"
@@ -215,14 +226,11 @@ class Page:
 
     def outputs(self, k=0): return self.js('k => nb.cell(k).model.outputs.toJSON()', k)     # as in nbformat
 
-    def boxes(self, k=0):   # list of (left, top, right, bottom), px in the window
-        "Where the outputs of a cell are"
+    def boxes(self, k=0):   # list of (left, top, right, bottom) of the outputs of a cell, px in the window
         return self.js('k => nb.parts(k).map(o => { const b = o.getBoundingClientRect();'
                        ' return [b.left, b.top, b.right, b.bottom] })', k)
 
-    def shot(self, k=None, i=0):    # PNG as bytes
-        "A picture of what one sees, or of output `i` of cell `k`"
-        if k is None: return self.page.screenshot()
+    def shot(self, k, i=0):     # PNG as bytes, of output `i` of cell `k`
         return self.page.locator('.jp-Notebook .jp-Cell').nth(k).locator('.jp-OutputArea-child').nth(i).screenshot()
 
     def watch(self, k=0):

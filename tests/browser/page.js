@@ -37,6 +37,10 @@ window.nb = {
     return (now - nb.stands.since)/1000;
   },
 
+  pointed: () => {      // the text under the mouse, over a picture
+    const i = document.querySelector('.tnb-hover>i:hover');
+    return i && getComputedStyle(i, '::after').content.replaceAll('"', '');
+  },
   painted: () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))),
   look: k => {
     const a = nb.area(k), parts = nb.parts(k), unseen = o => !o.clientHeight || [...o.querySelectorAll('img')].some(i => !i.complete || !i.naturalWidth);
@@ -52,7 +56,11 @@ window.nb = {
     nb.looks = null;
     return looks;
   },
-  contrasts: k => {     // [text, contrast to what is behind it, as in WCAG 2] of each element of the output that has text of its own
+  contrasts: k => {     // of each element of the output that has text of its own
+    const has_text = n => n.getClientRects().length && [...n.childNodes].some(o => o.nodeType == 3 && /\w/.test(o.data));
+    return nb.contrasts_of([...nb.area(k).querySelectorAll('*')].filter(has_text));
+  },
+  contrasts_of: nodes => {      // [text, contrast to what is behind it, as in WCAG 2]
     const rgba = s => { const [r, g, b, a = 1] = s.match(/[\d.]+/g).map(Number); return [r, g, b, a] };
     const over = (top, under) => [0, 1, 2].map(i => top[3]*top[i] + (1 - top[3])*under[i]);
     const behind = n => {
@@ -63,8 +71,7 @@ window.nb = {
       const [r, g, b] = c.map(v => (v /= 255) <= .04045 ? v/12.92 : ((v + .055)/1.055)**2.4);
       return .2126*r + .7152*g + .0722*b;
     };
-    const has_text = n => n.getClientRects().length && [...n.childNodes].some(o => o.nodeType == 3 && /\w/.test(o.data));
-    return [...nb.area(k).querySelectorAll('*')].filter(has_text).map(n => {
+    return nodes.map(n => {
       const style = getComputedStyle(n), under = behind(n), ink = over(rgba(n instanceof SVGElement ? style.fill : style.color), under);
       const [dark, light] = [luminance(ink), luminance(under)].sort((a, b) => a - b);
       return [n.textContent.trim().slice(0, 40), (light + .05)/(dark + .05)];

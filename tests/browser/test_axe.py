@@ -20,10 +20,7 @@ SETUP = '''from trainer_nb.all import *
 set_seed(0)
 x = torch.randn(120, 4)
 y = (x[:, 0] > 0).long()
-def scaled(k):
-    def metric(pred, targ): return accuracy(pred, targ)*10**k
-    metric.__name__ = f'metric{k}'
-    return metric
+def scaled(k): return Metric(lambda pred, targ: accuracy(pred, targ)*10**k, name=f'metric{k}')
 def made(n_metrics, **kwargs):
     return Learner(nn.Linear(4, 2), (x[:80], y[:80]), (x[80:], y[80:]), loss_fn=F.cross_entropy, lr=.1, bs=20,
                    metrics=[*map(scaled, range(n_metrics))], device='cpu', **kwargs)

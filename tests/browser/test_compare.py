@@ -2,6 +2,7 @@
 import json, shutil
 
 from browser.conftest import lab_first
+from browser.lab import PICTURE
 from shown import check_readable
 
 START = '''import json, os, sys, time
@@ -31,32 +32,28 @@ MORE = '''for k in range(1, 12):
     for i in (1, 2): beat(RunFolder(home/f'run{i}'), 'running')
     time.sleep(.3)'''
 END = "for i in (1, 2): beat(RunFolder(home/f'run{i}'), 'done')"
-PICTURE = '() => nb.area(0)?.querySelector("img")?.outerHTML'
 
 @lab_first
 def test_compare(page):
     shutil.rmtree(page.jupyter.root/'compared', ignore_errors=True)
     page.cells(START, MORE, END)
     page.run()
-    page.until(f'() => !!({PICTURE})()')
+    page.until(PICTURE)
     assert '2 of them live' in page.text()
     page.start(1)                       # the next cell computes, new points come
-    before = page.js(PICTURE)
-    page.until(f'before => ({PICTURE})() != before', before)
+    page.changes()
     page.wait()
     page.save()
     page.open()                         # the page is loaded again
-    page.until(f'() => !!({PICTURE})()')
+    page.until(PICTURE)
     page.run(2)
     page.cells(START.replace("'running' if i else 'done'", "'done'"))
     page.run()
     page.until('() => nb.area(0).innerText.includes("3 runs") && !nb.area(0).innerText.includes("live")')
     check_readable([o for o in page.js('k => nb.contrasts(k)', 0) if o[0] != '●'])
-    page.page.mouse.move(*page.js('''() => {
-        const b = nb.area(0).querySelector(".tnb-hover").getBoundingClientRect();
-        return [b.x + b.width/2, b.y + 20] }'''))
-    said = page.js('''() => { const o = nb.area(0).querySelector(".tnb-hover>i:hover");
-                   return getComputedStyle(o, "::after").content }''')
+    box = page.page.locator('.tnb-hover').first.bounding_box()
+    page.page.mouse.move(box['x'] + box['width']/2, box['y'] + 20)
+    said = page.js('nb.pointed')
     assert 'optimizer step' in said and 'run1' in said
     outputs, kinds = page.outputs(), {'text/html', 'text/plain'}
     assert [{*o['data']} for o in outputs] == [kinds, kinds | {'image/png'}, kinds]

@@ -5,13 +5,12 @@ from statistics import median
 import pytest
 
 from browser.conftest import lab_first
-from browser.lab import Jupyter
 
-SETUP = 'from fits import *\nfrom trainer_nb.all import Controls'
 BUSY = {'torch': 'def work(learn): torch.rand(1200, 1200) @ torch.rand(1200, 1200)',
         'python': 'def work(learn): sum(i*i for i in range(100_000))',
         'sleep': 'def work(learn): time.sleep(.01)'}
-FIT = '''class Checkpoint(Hook):
+FIT = '''from trainer_nb.all import Controls
+class Checkpoint(Hook):
     provides = 'checkpoints'
     def save(self, learn): print('saved', flush=True)
 {work}
@@ -28,26 +27,12 @@ def fit(page, work='sleep'):
     page.start()
     page.until('nb.area(0)?.querySelector("td")')       # an epoch is done
 
-def status(page): return page.js('nb.area(0).querySelector(".widget-html-content")?.innerText')
-
 def click(page, label, until):
     "Click a button, see in the page that it was done, while the cell works on; returns the seconds until then"
     page.js('() => addEventListener("mousedown", () => window.clicked = Date.now()/1000, {capture: true, once: true})')
     page.press(label)
     page.until('text => nb.area(0).querySelector(".widget-html-content")?.innerText.match(text)', until)
     return page.js('Date.now()/1000 - window.clicked')
-
-def clicks(page):
-    "All buttons but those that end the fit; returns list of seconds from each click to its effect"
-    took = [click(page, label, until) for label, until in [
-        ('lr × 2', r'^lr × 2 → 0.002 at batch '), ('lr ÷ 2', '^lr ÷ 2 → 0.001 at batch '),
-        ('Checkpoint now', '^saves a checkpoint at batch '), ('Pause', '^paused at batch ')]]
-    page.until('nb.area(0).innerText.includes("paused")')
-    page.until_still()
-    assert not page.js('nb.done')
-    took.append(click(page, 'lr × 2', '^lr × 2 → 0.002 at batch '))
-    assert 'paused' in page.text()
-    return [*took, click(page, 'Resume', '^resumed at batch ')]
 
 def ended(page):
     "What the kernel says, and nothing of widgets left"
@@ -62,21 +47,26 @@ def ended(page):
 
 def check_clicks(page, stop):
     "Every button, then the one that ends the fit; returns list of seconds from each click to its effect"
-    took, height = clicks(page), page.boxes()[0][3] - page.boxes()[0][1]
-    assert height < 80
+    took = [click(page, label, until) for label, until in [
+        ('lr × 2', r'^lr × 2 → 0.002 at batch '), ('lr ÷ 2', '^lr ÷ 2 → 0.001 at batch '),
+        ('Checkpoint now', '^saves a checkpoint at batch '), ('Pause', '^paused at batch ')]]
+    page.wait_text('paused')
+    page.until_still()
+    assert not page.js('nb.done')
+    took.append(click(page, 'lr × 2', '^lr × 2 → 0.002 at batch '))
+    assert 'paused' in page.text()
+    took.append(click(page, 'Resume', '^resumed at batch '))
+    assert page.boxes()[0][3] - page.boxes()[0][1] < 80
     page.press(stop)
     seen = ended(page)
     *rates, pause = seen['flags']
     assert rates == ['lr × 2 → 0.002', 'lr ÷ 2 → 0.001', 'lr × 2 → 0.002'] and pause.startswith('paused ')
-    assert seen['lr'] == .002
+    assert seen['lr'] == .002 and 'stopped at batch' in page.text()
     assert seen['cancelled'] == ('stop' if stop == 'Stop after batch' else None)
-    assert 'stopped at batch' in page.text()
     return took
 
 @lab_first
 def test_every_button(page, request):
-    page.cells(SETUP)
-    page.run()
     which = request.node.callspec.params['page']
     work = {'lab': 'torch', 'notebook': 'python'}[which[0]]
     stop = {'light': 'Stop after batch', 'dark': 'Stop after epoch'}[which[1]]
@@ -91,8 +81,6 @@ def test_every_button(page, request):
 @lab_first
 def test_a_notebook_that_was_reloaded_in_mid_run_shows_its_picture_without_the_kernel(page):
     "And no error of ipywidgets where the buttons were"
-    page.cells(SETUP)
-    page.run()
     fit(page)
     page.save()
     page.open(busy=True)
@@ -106,12 +94,6 @@ def test_a_notebook_that_was_reloaded_in_mid_run_shows_its_picture_without_the_k
     assert 'Error' not in page.text() and page.js('nb.area(0).querySelector("td").innerText') == '0'
 
 @pytest.mark.soak
-def test_a_front_end_without_subshells(jupyter):
-    "As one that is older, or another program: the kernel makes a subshell of its own"
-    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}},
-                 browser=jupyter.browser) as old:
-        page = old.page()
-        page.cells(SETUP)
-        page.run()
-        fit(page, 'python')
-        check_clicks(page, 'Stop after batch')
+def test_a_front_end_without_subshells(old_page):
+    fit(old_page, 'python')
+    check_clicks(old_page, 'Stop after batch')

@@ -1,10 +1,11 @@
 "What a fit looks like in JupyterLab and Notebook 7, in both themes: while it runs, when it is stopped, and afterwards"
 import json, re, time
+from itertools import product
 
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
 
-from browser.conftest import IN_TURN, every_page, lab_first
+from browser.conftest import IN_TURN, PAGES, every_page, lab_first
 from common import digest
 from fits import N_EPOCHS, start
 from shown import (check_dated, check_html, check_interrupted, check_markdown, check_notebook, check_outputs,
@@ -15,18 +16,11 @@ WAIT = f'learn = start(Wait(), step_s=.01)\n{FIT}'
 AGAIN = 'learn.show()', 'learn.history'
 DIGEST = 'print(digest(learn))'
 
-def check_digest(page, k):
-    "The numbers are those of a fit that shows nothing and is not disturbed"
-    learn = start(display=False)
-    learn.fit(N_EPOCHS)
-    page.run(k)
-    assert page.text(k).strip() == digest(learn)
-
-def check_again(page, k, end='done', n_rows=N_EPOCHS):
-    "Both ways to see the fit again, in cells `k` and the next one"
-    for i in k, k + 1:
+def check_again(page, n_rows):
+    "Both ways to see an interrupted fit again, in the next two cells"
+    for i in 1, 2:
         page.run(i)
-        check_outputs(page.outputs(i), end, n_rows)
+        check_outputs(page.outputs(i), 'interrupted', n_rows)
 
 def has_rows(page, k=0): page.until('k => nb.area(k)?.querySelector("td")', k)
 
@@ -49,9 +43,9 @@ def watched(jupyter, request):
     page.until('nb.area(0).querySelector("img")?.naturalWidth')
     return {'page': page, 'contrasts': contrasts, **page.seen()}
 
-def test_steady(watched): check_steady(watched['looks'])
-
-def test_never_blank(watched): check_painted(watched['looks'], watched['frames'], watched['page'].boxes())
+def test_steady_and_never_blank(watched):
+    check_steady(watched['looks'])
+    check_painted(watched['looks'], watched['frames'], watched['page'].boxes())
 
 def test_readable(watched):
     page = watched['page']
@@ -152,65 +146,46 @@ def test_each_line_is_true_at_its_second_and_no_older_than_it_looks(n_epochs, pa
 
 # A fit that is disturbed
 
-def interrupt(page):
-    "Press the button while cell 0 works; what the cell holds is final"
-    page.interrupt()
-    page.wait()
-    check_outputs(page.outputs(), 'interrupted', None, 'TrainingInterrupted')
-    check_interrupted(page.text())
-
-def check_resumes(page, k):
-    "Two cells that go on as if nothing had happened"
-    page.run(k)
-    check_outputs(page.outputs(k), n_rows=None)
-    check_digest(page, k + 1)
-
-@every_page
-def test_interrupt(page):
-    page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
-    page.start()
-    has_rows(page)
-    interrupt(page)
-    check_again(page, 1, end='interrupted', n_rows=None)
-    check_resumes(page, 3)
-
-@lab_first
-def test_interrupt_twice(page):
-    page.cells(f'learn = start(Hang())\n{FIT}', *AGAIN)
-    page.start()
-    page.wait_text('hangs')
-    page.interrupt()
-    page.wait_text('was asked')
-    page.interrupt()
-    page.wait()
-    check_outputs([o for o in page.outputs() if o['output_type'] != 'stream'], 'interrupted', 1, 'KeyboardInterrupt')
-    assert 'TrainingInterrupted' not in page.text()
-    check_again(page, 1, end='interrupted', n_rows=1)
-
-@lab_first
-def test_reload(page):
-    "The kernel works on, and the page knows no more than what was saved: that says when it was true, in exports, too"
-    page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
-    page.start()
-    has_rows(page)
+def saved(page):
+    "The page, loaded again, knows no more than what was saved: that says when it was true, in exports, too"
     nb = page.save()
     check_dated(nb.cells[0].outputs[0].data)
     assert re.search(r'as of \d\d:\d\d:\d\d', HTMLExporter().from_notebook_node(nb)[0])
     page.open(busy=True)
     assert 'as of' in page.text()
-    page.interrupt()
-    page.wait()
-    check_again(page, 1, end='interrupted', n_rows=None)
-    check_resumes(page, 3)
 
-@lab_first
-def test_cleared(page):
+BEFORE = {'interrupted': lambda page: None, 'cleared': lambda page: page.clear(0), 'loaded again': saved}
+OFTEN = [*((PAGES[0], o) for o in BEFORE), (PAGES[3], 'interrupted')]       # the others in `make soak`
+
+@pytest.mark.parametrize('how, page', [
+    pytest.param(how, page, marks=[] if (page, how) in OFTEN else pytest.mark.soak, id=f'{how}-{"-".join(page)}')
+    for page, how in product(PAGES, BEFORE)], indirect=['page'])
+def test_interrupt(page, how):
+    "What the cell holds is final, the fit can be seen again, and goes on as if nothing had happened"
     page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
     page.start()
     has_rows(page)
-    page.clear(0)
+    BEFORE[how](page)
     page.interrupt()
     page.wait()
-    check_interrupted(page.text())
-    check_again(page, 1, end='interrupted', n_rows=None)
-    check_resumes(page, 3)
+    if how == 'interrupted': check_outputs(page.outputs(), 'interrupted', None, 'TrainingInterrupted')
+    if how != 'loaded again': check_interrupted(page.text())
+    check_again(page, n_rows=None)
+    page.run(3)
+    check_outputs(page.outputs(3), n_rows=None)
+    page.run(4)
+    learn = start(display=False)
+    learn.fit(N_EPOCHS)
+    assert page.text(4).strip() == digest(learn)        # of a fit that shows nothing and is not disturbed
+
+@lab_first
+def test_interrupt_twice(page):
+    page.cells(f'learn = start(Hang())\n{FIT}', *AGAIN)
+    page.start()
+    for text in 'hangs', 'was asked':
+        page.wait_text(text)
+        page.interrupt()
+    page.wait()
+    check_outputs([o for o in page.outputs() if o['output_type'] != 'stream'], 'interrupted', 1, 'KeyboardInterrupt')
+    assert 'TrainingInterrupted' not in page.text()
+    check_again(page, n_rows=1)

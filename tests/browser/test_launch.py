@@ -1,6 +1,8 @@
 "A fit in several processes, started in a cell: live like any other, stopped by the button, and leaving nothing"
 import json
 
+import psutil
+
 from fits import N_EPOCHS
 from shown import check_outputs
 
@@ -11,11 +13,21 @@ print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'can
                   'epochs': learn.state.epoch, 'steps': len(learn.history.steps['train_loss']),
                   'group': torch.distributed.is_initialized(), 'error': str(learn.display.error),
                   'draws': learn.display.budget.n}))'''
-SVG = 'querySelector(\'img[src^="data:image/svg"]\')'       # the live picture
 
-def seen(page, k):
-    page.run(k)
-    return json.loads(page.text(k))
+def children(pid):  # int
+    return sum(o.status() != psutil.STATUS_ZOMBIE for o in psutil.Process(pid).children())
+
+def moved_and_stopped(page, k, pid):
+    "The picture in a cell moves while there is a second process; then the button is pressed"
+    page.changes(k)
+    assert children(pid) == 1
+    page.interrupt()
+    page.wait()
+    check_outputs(page.outputs(k), 'interrupted', None, 'TrainingInterrupted')
+    page.run(1)
+    seen = json.loads(page.text(1))
+    assert seen['children'] == [] and not children(pid) and not seen['group'] and seen['error'] == 'None'
+    return seen
 
 def test_launched_and_stopped(page):
     page.cells(LAUNCH.format(n=10**4), SEEN, 'learn.launch(2)', 'import os\nprint(os.getpid())')
@@ -23,36 +35,18 @@ def test_launched_and_stopped(page):
     pid = int(page.text(3))
     page.start()
     page.until('nb.area(0)?.querySelector("td")')       # an epoch is done
-    before = page.js(f'nb.area(0).{SVG}.outerHTML')
-    page.until(f'before => nb.area(0).{SVG}.outerHTML != before', before)
-    assert children(pid) == 1
-    page.interrupt()
-    page.wait()
-    check_outputs(page.outputs(), 'interrupted', None, 'TrainingInterrupted')
+    first = moved_and_stopped(page, 0, pid)
     assert page.text().strip().splitlines()[-1].endswith('; learn.launch(2) continues')
     assert 'Traceback' not in page.text()
-    first = seen(page, 1)
-    assert first['children'] == [] and first['cancelled'] == 'interrupt' and first['steps']
-    assert not first['group'] and first['error'] == 'None' and first['draws']
-    assert not children(pid)
+    assert first['cancelled'] == 'interrupt' and first['steps'] and first['draws']
     page.start(2)
-    page.until(f'nb.area(2)?.{SVG}')
-    before = page.js(f'nb.area(2).{SVG}.outerHTML')
-    page.until(f'before => nb.area(2).{SVG}.outerHTML != before', before)
-    page.interrupt()
-    page.wait()
-    check_outputs(page.outputs(2), 'interrupted', None, 'TrainingInterrupted')
-    second = seen(page, 1)
-    assert second['steps'] > first['steps'] and second['children'] == []
-
-def children(pid):  # int
-    import psutil
-    return sum(o.status() != psutil.STATUS_ZOMBIE for o in psutil.Process(pid).children())
+    assert moved_and_stopped(page, 2, pid)['steps'] > first['steps']
 
 def test_launched_to_its_end(page):
     page.cells(LAUNCH.format(n=N_EPOCHS), SEEN)
     page.run()
     check_outputs(page.outputs())
-    last = seen(page, 1)
+    page.run(1)
+    last = json.loads(page.text(1))
     assert last['children'] == [] and last['cancelled'] is None and last['epochs'] == N_EPOCHS
     assert last['error'] == 'None'

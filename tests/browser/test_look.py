@@ -2,13 +2,11 @@
 from browser.conftest import lab_first
 from shown import check_readable
 
-DATA = '''from trainer_nb.all import *
-from torch.nn.functional import cross_entropy
+FIT = '''from trainer_nb.all import *
 set_seed(0)
 x = torch.randn(400, 6)
 y = x[:, :4].argmax(1)
-'''
-FIT = f'''{DATA}learn = Learner(nn.Linear(6, 4), (x, y), (x, y), loss_fn=cross_entropy, lr=.1, display=False)
+learn = Learner(nn.Linear(6, 4), (x, y), (x, y), loss_fn=F.cross_entropy, lr=.1, display=False)
 learn.fit(2)
 matrix = learn.results().confusion()
 matrix'''
@@ -32,7 +30,7 @@ SAMPLES = '''() => nb.area(0).querySelectorAll(".widget-gridbox + * tbody tr").v
   .map(o => o.innerText).toArray()'''
 
 @lab_first
-def test_the_matrix_is_the_buttons(page, record_property):
+def test_the_matrix_is_the_buttons(page):
     page.cells(FIT, 'print(*matrix.counts.flatten().tolist())')
     page.run()
     page.run(1)
@@ -48,11 +46,9 @@ def test_the_matrix_is_the_buttons(page, record_property):
         found, mark = page.js(SAMPLES), '✓' if k//4 == k % 4 else '✗'
         assert len(found) == min(counts[k], 12) and all(f'\t{k//4}\t{k % 4} {mark}' in o for o in found), found
         assert ('; the 12 with the largest losses' in page.text()) == (counts[k] > 12)
-    record_property('click_ms', took)
     print('milliseconds from a click to the samples:', *took)
     check_readable(page.js('nb.contrasts', 0))
-    first = page.page.locator('.jp-Notebook .jp-Cell').nth(0).locator('button[title^="target"]').first
-    first.focus()
+    page.page.locator('.jp-Notebook .jp-Cell button[title^="target"]').first.focus()
     page.page.keyboard.press('Tab')
     page.page.keyboard.press('Enter')
     second = page.js('document.activeElement.title.split(",", 2).join()')

@@ -22,11 +22,9 @@ def make(lr=1e-2):
     set_seed(0)
     x = torch.randn(320, 4)
     return Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, lr=lr, hooks=[Slow()])'''
-CELL = '.marimo-cell >> nth=%d'
 OUTPUT = 'document.querySelectorAll(".marimo-cell")[%d]?.querySelector("[data-cell-role=output]")'
 SVG = "img[src^='data:image/svg']"
 FINAL = 'img[alt*=train_loss], img[alt*=valid_loss]'      # a picture with words of what it shows: the last one
-SHOTS = os.environ.get('SHOTS')     # a folder for pictures of the pages
 
 def missing():  # str or None
     "Why there can be no marimo here"
@@ -38,15 +36,11 @@ def missing():  # str or None
 class Marimo:
     "A server with one notebook, and its page; a context manager"
     def __init__(self, tmp, browser, cells, theme='light', width=1000, command='edit'):
-        self.tmp, self.browser, self.command, self.width = tmp, browser, command, width
-        self.theme, self.foreign = theme, []
-        self.write(cells)
-
-    def write(self, cells):
+        self.tmp, self.browser, self.command, self.width, self.foreign = tmp, browser, command, width, []
         args = ['    '.join(('\n' + o).splitlines(True)) for o in cells]
         body = '\n\n'.join(f'@app.cell\ndef _():{o}\n    return' for o in args)
         (self.tmp/'pyproject.toml').write_text(
-            f'[tool.marimo.display]\ntheme = "{self.theme}"\n[tool.marimo.runtime]\nauto_instantiate = true\n')
+            f'[tool.marimo.display]\ntheme = "{theme}"\n[tool.marimo.runtime]\nauto_instantiate = true\n')
         self.path = self.tmp/'page.py'
         self.path.write_text(f'import marimo\n\napp = marimo.App()\n\n{body}\n')
 
@@ -85,9 +79,6 @@ class Marimo:
     def stop(self, name='a'):
         subprocess.run([PYTHON, '-m', 'trainer_nb', 'stop', f'runs/{name}'], cwd=self.tmp, env=environment(self.tmp))
 
-    def shot(self, name):
-        if SHOTS: self.page.screenshot(path=f'{SHOTS}/{name}-{self.theme}-{self.width}.png')
-
 @pytest.fixture(scope='module')
 def browser():
     if why := missing(): pytest.skip(why)
@@ -105,7 +96,6 @@ def test_run(browser, tmp_path, look):
             m.moves(1)
             m.moves(3)                  # the last expression of another cell shows it, too
             assert m.n(1, SVG) == m.n(3, SVG) == 1
-            m.shot('run')
             time.sleep(11)
             m.moves(3)                  # a line that would appear after 10 s without news does not
             assert 'no update since' not in m.page.evaluate(f'() => ({OUTPUT % 3}).innerText')
@@ -116,22 +106,18 @@ def test_run(browser, tmp_path, look):
             m.shows(k, 'stopped', 'valid_loss')
             m.until(f'() => ({OUTPUT % k}).querySelector("{FINAL}")')
             assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1
-        m.page.locator(CELL % 3).scroll_into_view_if_needed()
-        m.shot('stopped')
         assert not m.foreign
 
 @looks
 def test_fit(browser, tmp_path, look):
     with Marimo(tmp_path, browser, (SETUP, 'a = make()\na.fit(30)', 'a\nb = make()\nb.fit(10**4)'), *look) as m:
         m.moves(1)
-        m.shot('fit')
         m.shows(1, 'done: 30 epochs')
         m.until(f'() => ({OUTPUT % 1}).querySelector("{FINAL}")')
         assert m.n(1, 'img') == m.n(1, 'table') == 1      # not again as the last expression
         m.moves(2)
         m.page.get_by_test_id('interrupt-button').click()
         m.shows(2, 'interrupted')
-        m.shot('fitted')
 
 @looks
 def test_compare(browser, tmp_path, look):
@@ -140,12 +126,10 @@ def test_compare(browser, tmp_path, look):
         try:
             m.shows(3, '42')
             m.moves(2)
-            m.shot('compare')
         finally:
             for lr in '0.01', '0.03': m.stop(lr)
         m.shows(2, 'stopped')
         m.until(f'() => ({OUTPUT % 2}).querySelector("{FINAL}")')
-        m.shot('compared')
         for k in 1, 2: assert m.n(k, 'table') == 3 - k
 
 def test_app(browser, tmp_path):

@@ -4,7 +4,6 @@ import time
 import pytest
 
 from browser.conftest import lab_first
-from browser.lab import Jupyter
 
 START = '''import tempfile, time
 from pathlib import Path
@@ -17,11 +16,6 @@ learn = Learner(torch.nn.Linear(4, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.m
 run = learn.start(10**4, folder=Path(tempfile.mkdtemp())/'a')'''
 COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed")'
 END = 'run.wait(30)\nprint(run.status)'
-SVG = '() => nb.area(0)?.querySelector("img")?.outerHTML'      # the live picture
-
-def changes(page):
-    before = page.js(SVG)
-    page.until(f'before => ({SVG})() != before', before)
 
 def check_run(page):
     enough = page.jupyter.root/'enough'
@@ -29,9 +23,8 @@ def check_run(page):
     page.cells(START, COMPUTE, END, 'run.show() if run.is_over else run.stop()')
     page.run()
     try:
-        page.until(f'() => !!({SVG})()')
         page.start(1)
-        changes(page)                   # while the next cell computes
+        page.changes()                  # while the next cell computes
         page.until('() => /<img/.test(nb.cell(0).model.outputs.toJSON()[1].data["text/html"])')
         assert not page.js('() => nb.parts(0)[1].clientHeight')     # a page without the kernel shows it
         start = time.monotonic()
@@ -39,14 +32,13 @@ def check_run(page):
         page.until('() => nb.area(0).innerText.includes("paused")')
         print(f'{1000*(time.monotonic() - start):.0f} ms until it says that it is paused')
         page.press('Resume')
-        changes(page)
+        page.changes()
         assert 'computed' not in page.text(1)       # the cell was busy meanwhile
         enough.touch()
         page.wait()
         page.save()
         page.open()                     # the page is loaded again, and nothing is clicked
-        page.until(f'() => !!({SVG})()')
-        changes(page)
+        page.changes()
         page.press('Stop after batch')
         page.run(2)
         assert page.text(2).strip() == 'stopped'
@@ -67,7 +59,4 @@ def check_run(page):
 def test_run(page): check_run(page)
 
 @pytest.mark.soak
-def test_run_without_subshells(jupyter):
-    with Jupyter({'apputils-extension/kernels-settings': {'commsOverSubshells': 'disabled'}},
-                 browser=jupyter.browser) as old:
-        check_run(old.page())
+def test_run_without_subshells(old_page): check_run(old_page)

@@ -17,6 +17,8 @@ import trainer_nb.all as everything
 pytestmark = [pytest.mark.site, pytest.mark.skipif(bool(missing()), reason=str(missing()))]
 html = Path(__file__).parents[2]/'_docs/html'
 pages = sorted(html.rglob('*.html'))
+NAMES = [name for name, o in vars(everything).items()
+         if name[0] != '_' and getattr(o, '__module__', '').startswith('trainer_nb')]
 
 LOOK = '''() => ({
     links: [...document.querySelectorAll('a[href]')].map(o => o.href),
@@ -36,20 +38,10 @@ RESIZED = '''async width => {      // the window has its new width, and the page
     const frame = () => new Promise(requestAnimationFrame)
     while (innerWidth != width) await frame()
     await frame(); await frame() }'''
-CONTRAST = '''() => {     // of text to background, by WCAG 2, for everything that one reads
-    const rgb = c => c.match(/[\\d.]+/g).map(Number), linear = o => o <= .03928 ? o/12.92 : ((o + .055)/1.055)**2.4
-    const light = c => rgb(c).slice(0, 3).reduce((a, o, i) => a + linear(o/255)*[.2126, .7152, .0722][i], 0)
-    const behind = o => {
-        for (; o; o = o.parentElement) {
-            const c = getComputedStyle(o).backgroundColor
-            if ((rgb(c)[3] ?? 1) > .9) return c
-        }
-        return 'rgb(255, 255, 255)' }
+CONTRAST = '''() => {     // the lowest of text to background, of everything that one reads
     const read = [...document.querySelectorAll('article :is(h1, h2, h3, p, td, th, .highlight pre), .sidebar-tree a')]
-    return read.filter(o => o.offsetParent && o.innerText.trim()).map(o => {
-        const [a, b] = [light(getComputedStyle(o).color), light(behind(o))].sort((a, b) => b - a)
-        return [Math.round(100*(a + .05)/(b + .05))/100, o.innerText.slice(0, 40)]
-    }).sort((a, b) => a[0] - b[0])[0] }'''
+    const found = nb.contrasts_of(read.filter(o => o.offsetParent && o.innerText.trim()))
+    return found.sort((a, b) => a[1] - b[1])[0] }'''
 
 @pytest.fixture(scope='module')
 def tab():
@@ -57,6 +49,7 @@ def tab():
     assert (html/'index.html').exists(), 'build it first: make docs'
     with chromium() as browser:
         tab = browser.new_page(viewport={'width': 1280, 'height': 900}, color_scheme='light')
+        tab.add_init_script(path=Path(__file__).with_name('page.js'))
         tab.said, tab.asked = [], []
         tab.on('console', lambda o: o.type in ('error', 'warning') and tab.said.append((tab.url, o.text)))
         tab.on('pageerror', lambda e: tab.said.append((tab.url, str(e))))
@@ -103,7 +96,7 @@ def test_pictures_are_there_and_say_what_they_show(seen):
 
 def test_both_themes_are_readable(seen):
     for theme in 'light', 'dark':
-        assert not {path.name: o[theme] for path, o in seen.items() if o[theme] and o[theme][0] < 4.5}
+        assert not {path.name: o[theme] for path, o in seen.items() if o[theme] and o[theme][1] < 4.5}
     assert {o['background'] for o in seen.values()} == {'rgb(19, 20, 22)'}       # dark, in the end
 
 def test_nothing_sticks_out(seen): assert not {path.name: o['wide'] for path, o in seen.items() if o['wide']}
@@ -164,24 +157,19 @@ FIRST = '''query => {      // as `Search.query` does, which shows the last resul
     return found.length ? found[found.length - 1][0] : 'nothing' }'''
 
 def test_search_finds_what_people_type(tab):
-    tab.goto((html/'search.html').as_uri())
-    tab.wait_for_function('typeof Search != "undefined" && Search._index')
-    found = {query: tab.evaluate(FIRST, query) for query in FOUND}
-    assert not {query: (found[query], page) for query, page in FOUND.items() if found[query] != page}
-
-def test_search_shows_the_best_first(tab):
+    "And shows the best first"
     tab.goto((html/'index.html').as_uri())
     tab.fill('.sidebar-search', 'early stopping')
     tab.press('.sidebar-search', 'Enter')
     tab.wait_for_selector('#search-results li a')
     assert 'save/04_watch.html' in tab.evaluate('document.querySelector("#search-results li a").href')
+    found = {query: tab.evaluate(FIRST, query) for query in FOUND}
+    assert not {query: (found[query], page) for query, page in FOUND.items() if found[query] != page}
 
 def test_the_general_index_is_full(tab):
     tab.goto((html/'genindex.html').as_uri())
     listed = set(tab.evaluate('[...document.querySelectorAll(".genindextable li > a")].map(o => o.innerText)'))
-    kinds = {o: getattr(x, '__module__', '') for o, x in vars(everything).items() if o[0] != '_'}
-    names = {name for name, module in kinds.items() if module.startswith('trainer_nb')}
-    assert not names - listed and {'learn.fit', 'learn.lr_find', 'overfitting', 'csv'} <= listed and len(listed) > 200
+    assert {*NAMES, 'learn.fit', 'learn.lr_find', 'overfitting', 'csv'} <= listed and len(listed) > 200
 
 def test_the_front_page_says_what_it_is_on_its_first_screen(tab):
     "Also to readers who want no motion"
@@ -207,9 +195,7 @@ def test_the_theme_can_be_chosen(tab):
 
 def test_every_public_name_has_an_anchor(seen):
     anchors = {o for page in seen.values() for o in page['ids']}
-    names = [o for o, x in vars(everything).items()
-             if o[0] != '_' and getattr(x, '__module__', '').startswith('trainer_nb')]
-    assert not [o for o in names if not anchors & {o.lower(), o.lower().replace('_', '-')}]
+    assert not [o for o in NAMES if not anchors & {o.lower(), o.lower().replace('_', '-')}]
     for verb in 'fit', 'validate', 'predict', 'lr_find', 'describe_hooks', 'resume', 'plot_schedule', 'export':
         assert f'learner-{verb.replace("_", "-")}' in anchors or f'hooked-{verb.replace("_", "-")}' in anchors
 

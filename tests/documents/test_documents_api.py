@@ -5,7 +5,7 @@ from collections import namedtuple
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, problem, same, weights
+from common import batches, make_learner, make_model, plain_model, problem, same, weights
 from trainer_nb.all import (AMP, EMA, Accelerate, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, Learner,
                             NaNGuard)
 from trainer_nb.loop.hooks import LIFECYCLE
@@ -61,34 +61,32 @@ def test_events_of_other_trainers():
             with pytest.raises(TypeError) as e: make()
             assert f'`{name}`, which the loop never calls. Here it is {ours}' in str(e.value)
     assert OURS.keys() <= EVENT_NAMES.keys()
-
-def test_names_of_ones_own_are_free():
     own = {name: lambda self: None for name in ('on_click', 'setup', 'log')}
-    learner(type('Mine', (Hook,), own)()).fit(1)
+    learner(type('Mine', (Hook,), own)()).fit(1)        # names of one's own are free
 
 
 # The lifecycle
 
 POINTS = re.compile(rf'^\s*({"|".join(LIFECYCLE)})\b', re.M)
 
-def test_the_whole_lifecycle():
+@pytest.mark.parametrize('kwargs, unreached', [({'valid_dl': batches()}, []), ({}, ['before_valid', 'after_valid'])])
+def test_the_whole_lifecycle(kwargs, unreached):
     "Of a learner; the notebook of the table has the rest"
-    learn = learner(GradClip(1.), valid_dl=batches())
+    learn = learner(GradClip(1.), **kwargs)
     assert POINTS.findall(str(learn.describe_hooks())) == ['before_fit', 'do_opt_step']
     assert POINTS.findall(str(learner().describe_hooks())) == list(LIFECYCLE)
     for _ in range(2):      # before and after a fit
         text = str(learn.describe_hooks(all=True))
-        assert POINTS.findall(text) == list(LIFECYCLE)
-        assert 'the training pass opens' in text
+        assert POINTS.findall(text) == list(LIFECYCLE) and 'the training pass opens' in text
+        assert [o.split()[0] for o in text.splitlines() if '(never reached)' in o] == unreached
         learn.fit(1)
-
-def test_points_that_are_never_reached():
-    learn = learner(LambdaHook(before_valid=print), GradClip(1.))
-    text = str(learn.describe_hooks(all=True))
-    assert [o.split()[0] for o in text.splitlines() if '(never reached)' in o] == ['before_valid', 'after_valid']
 
 
 # Clipping by the norm of each tensor
+
+def make_net(double=True): return plain_model().double() if double else plain_model()
+
+def data(double=True): return [(x.double() if double else x, y) for x, y in zip(X.split(4), Y.split(4))]
 
 def by_hand(bounds, double=True):
     "Plain PyTorch: t*bound/max(norm, bound), as TensorFlow computes it; `bounds`: of each parameter, or None"
@@ -102,17 +100,11 @@ def by_hand(bounds, double=True):
         opt.zero_grad()
     return weights(model)
 
-def make_net(double=True):
-    torch.manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    return net.double() if double else net
-
-def data(double=True): return [(x.double() if double else x, y) for x, y in zip(X.split(4), Y.split(4))]
-
 def close(a, b, atol=1e-12): return all(torch.allclose(v, w, rtol=0, atol=atol) for v, w in zip(a, b, strict=True))
 
-def clipped(*hooks, double=True, n_batches=6, **kwargs):
-    learn = make_learner(make_net(double), data(double)[:n_batches], hooks=hooks, **{'optim': sgd, **kwargs})
+def clipped(*hooks, double=True, optim=lambda net: sgd(net.parameters())):
+    net = make_net(double)
+    learn = make_learner(net, data(double), hooks=hooks, optim=optim(net))
     learn.fit(1)
     return learn
 
@@ -121,28 +113,22 @@ def test_norm_per_tensor_equals_a_plain_loop():
     assert close(weights(learn.model), by_hand([.1]*4))
     for other in clipped(GradClip(.1)), clipped(): assert not close(weights(learn.model), weights(other.model))
     assert len(learn.history.steps['grad_norm']) == 6 and norms.norms[''] > .1      # of the gradients before
-
-def test_gradients_of_zero_stay_zero():
     def zero(learn): learn.model[0].weight.grad.zero_()
     learn = clipped(GradClip(norm_per_tensor=.1), LambdaHook(after_backward=zero))
     assert torch.equal(learn.model[0].weight, make_net()[0].weight) and not weights(learn.model)[2].isnan().any()
-
-def test_norm_per_tensor_of_one_optimizer():
-    net = make_net()
-    learn = make_learner(net, data(), optim={'a': sgd(net[0].parameters()), 'b': sgd(net[2].parameters())},
-                         hooks=[GradClip(norm_per_tensor={'b': .05})])
-    learn.fit(1)
-    assert close(weights(net), by_hand([None, None, .05, .05]))
+    # of one optimizer
+    learn = clipped(GradClip(norm_per_tensor={'b': .05}),
+                    optim=lambda net: {'a': sgd(net[0].parameters()), 'b': sgd(net[2].parameters())})
+    assert close(weights(learn.model), by_hand([None, None, .05, .05]))
     with pytest.raises(ValueError, match="GradClip names the optimizer 'c'"):
         learn.fit(1, hooks=[type('Other', (GradClip,), {})(norm_per_tensor={'c': .05})])
 
 def test_norm_per_tensor_after_unscaling():
     "The bound is below some norms and above others, which would all exceed it if they were still scaled"
     def scaler(device): return torch.amp.GradScaler(device, init_scale=2.**8)
-    learn = clipped(AMP('bf16'), GradClip(norm_per_tensor=.2), double=False)
-    scaled = clipped(AMP('fp16', scaler=scaler), GradClip(norm_per_tensor=.2), double=False)
-    assert scaled.state.optimizer_step == 6
-    assert close(weights(learn.model), weights(scaled.model), .02)
+    learn, scaled = (clipped(amp, GradClip(norm_per_tensor=.2), double=False)
+                     for amp in (AMP('bf16'), AMP('fp16', scaler=scaler)))
+    assert scaled.state.optimizer_step == 6 and close(weights(learn.model), weights(scaled.model), .02)
     assert close(weights(scaled.model), by_hand([.2]*4, double=False), 2e-3)
     assert not close(weights(scaled.model), by_hand([1e-3]*4, double=False), .05)
 
@@ -158,18 +144,12 @@ def test_the_host_reads_no_norm():
 def test_norm_per_tensor_of_ranks():
     "Two real processes, each with all parameters"
     from test_distributed import check_equal, close as close_to, learner as whole
-    alone = whole('plain', GradClip(norm_per_tensor=.02), GradAccum(2))
+    def make(*hooks): return whole('plain', *hooks, GradClip(norm_per_tensor=.02), GradAccum(2))
+    alone, learn = make(), make(Accelerate(cpu=True))
     alone.fit(1)
     assert not all(close_to(v, w) for v, w in zip(weights(alone.model), weights(whole('plain').model)))
-    learn = whole('plain', Accelerate(cpu=True), GradClip(norm_per_tensor=.02), GradAccum(2))
     learn.launch(2, 1)
     check_equal(alone, learn)
-
-def test_one_bound_at_a_time():
-    with pytest.raises(ValueError, match='either a norm, a value or a norm_per_tensor'):
-        GradClip(value=1., norm_per_tensor=1.)
-    for bound in 0, -1., {}, {'': 0.}:
-        with pytest.raises(ValueError, match=r'GradClip\(norm_per_tensor\)'): GradClip(norm_per_tensor=bound)
 
 
 # `learn(x)`
@@ -183,15 +163,21 @@ class Nested(nn.Module):
         out = self.drop(self.lin(xs['a']) + self.lin(xs['b'][0]))
         return {'out': out if extra is None else out + extra, 'modes': [self.training, torch.is_grad_enabled()]}
 
+def state_of(learn):
+    "What a call must leave as it was"
+    modes = [m.training for m in learn.model.modules()]
+    return learn.batch, learn.pred, learn.loss, learn.training, modes, learn.history.n_steps, torch.is_grad_enabled()
+
 def test_a_call_evaluates_the_model():
     learn = learner()
     learn.model[0].eval()       # a mode of the user's own
-    modes = [m.training for m in learn.model.modules()]
+    before = state_of(learn)
     expected = learn.predict((X,))
     assert torch.equal(learn(X), expected) and not learn(X).requires_grad
     assert torch.equal(learn(X.numpy()), expected) and torch.equal(learn(X.numpy().astype('float64')), expected)
-    assert [m.training for m in learn.model.modules()] == modes and torch.is_grad_enabled()
-    assert learn.batch is None and learn.pred is None and not learn.history.n_steps
+    with pytest.raises(RuntimeError): learn(torch.ones(2, 5))
+    assert state_of(learn) == before
+    learn.fit(1)
 
 def test_nested_inputs():
     learn = make_learner(Nested(), train_step=lambda batch, learn: {'loss': learn.model(batch)['out'].mean()})
@@ -202,20 +188,27 @@ def test_nested_inputs():
     assert learn(Pair(X, X)).shape == (24, 3)
 
 def test_a_call_in_a_fit_changes_nothing():
-    seen = []
+    "In the thread of the fit; in another one it is refused"
+    seen, errors, runs = [], [], []
     def call(learn):
-        before = learn.batch, learn.loss, learn.training, [m.training for m in learn.model.modules()]
+        before = state_of(learn)
         seen.append(learn(X))
-        assert (learn.batch, learn.loss, learn.training, [m.training for m in learn.model.modules()]) == before
-    runs = []
-    for hooks in [], [LambdaHook(after_step=call, before_step=call, after_epoch=call, after_loss=call)]:
+        assert state_of(learn) == before
+    def fails(learn):
+        try: learn(X)
+        except RuntimeError as e: errors.append(str(e))
+    def other(learn):
+        t = threading.Thread(target=fails, args=[learn])
+        t.start()
+        t.join()
+    for hooks in [], [LambdaHook(after_step=call, before_step=call, after_epoch=call, after_loss=call),
+                      LambdaHook(after_step=other)]:
         torch.manual_seed(2)
-        learn = learner(*hooks, valid_dl=batches())
-        learn.fit(2)
-        runs.append(learn)
+        runs.append(learner(*hooks, valid_dl=batches()))
+        runs[-1].fit(2)
     assert same(*(weights(o.model) for o in runs)) and len(seen) > 20
-    assert runs[0].history.steps == runs[1].history.steps
-    assert torch.equal(seen[-1], runs[1](X))
+    assert runs[0].history.steps == runs[1].history.steps and torch.equal(seen[-1], runs[1](X))
+    assert len(errors) == 20 and all('in another thread' in o for o in errors)
 
 @pytest.mark.parametrize('hook', [lambda: EMA(.5), lambda: AMP('bf16'), lambda: Compile(backend='eager')],
                          ids=['EMA', 'AMP', 'Compile'])
@@ -226,47 +219,23 @@ def test_a_call_sees_what_predict_sees(hook):
     found.append((learn(X), learn.predict((X,))))
     assert len(found) == 3 and all(torch.equal(a, b) for a, b in found)
 
-def test_a_call_from_another_thread_is_refused():
-    errors = []
-    def call(learn):
-        try: learn(X)
-        except RuntimeError as e: errors.append(str(e))
-    def other(learn):
-        t = threading.Thread(target=call, args=[learn])
-        t.start()
-        t.join()
-    learner(LambdaHook(after_step=other)).fit(1)
-    assert len(errors) == 5 and all('in another thread' in o for o in errors)
-
-def test_an_error_in_a_call_leaves_all_as_it_was():
-    learn = learner()
-    with pytest.raises(RuntimeError): learn(torch.ones(2, 5))
-    assert learn.model.training and learn.batch is None and torch.is_grad_enabled()
-    learn.fit(1)
-
 
 # The config
 
-@dataclasses.dataclass
-class Config:
-    width: int = 8
-    name: str = 'a'
-    parts: tuple = (1, 2)
-
-CONFIGS = [{'width': 8, 'name': 'a', 'parts': [1, 2]}, Config(),
-           types.SimpleNamespace(width=8, name='a', parts=[1, 2])]
+PLAIN = {'width': 8, 'name': 'a', 'parts': [1, 2]}
+Config = dataclasses.make_dataclass('Config', PLAIN)
 
 def test_the_config_reaches_exports_and_runs(tmp_path):
     from trainer_nb.runs.program import settings
-    for i, config in enumerate(CONFIGS):
+    for i, config in enumerate([PLAIN, Config(8, 'a', (1, 2)), types.SimpleNamespace(**PLAIN)]):
         learn = Learner(make_model(), (X, Y), (X, Y), loss_fn=F.cross_entropy, bs=8, display=False, config=config)
         learn.export(tmp_path/f'{i}')
-        assert json.loads((tmp_path/f'{i}'/'config.json').read_text())['config'] == CONFIGS[0]
-        assert settings(learn, (), {})['config'] == CONFIGS[0], i
+        assert json.loads((tmp_path/f'{i}'/'config.json').read_text())['config'] == PLAIN
+        assert settings(learn, (), {})['config'] == PLAIN, i
     run = learn.start(2, folder=tmp_path/'run')
     run.wait(300)
     info = run.folder.read('run.json')
-    assert info['settings']['config'] == CONFIGS[0] and info['environment']['device'] == 'cpu'
+    assert info['settings']['config'] == PLAIN and info['environment']['device'] == 'cpu'
     assert info['data']['train'] == info['data']['valid']
     text = json.dumps({k: info[k] for k in ('settings', 'data', 'versions', 'environment')})
     for word in 'width', 'name', 'float32', 'torch': assert word in text

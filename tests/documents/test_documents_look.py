@@ -1,18 +1,19 @@
 "What four documents ask of pictures and pages: masks, a confusion by pixel, headline figures"
-import json, re
+import re
 from pathlib import Path
 
 import torch, torch.nn.functional as F
 from torch import nn
 
+from common import read_cells
 from trainer_nb.all import Learner
 
 nbs = Path(__file__).parents[2]/'nbs'
 
 def shown(page):
     "Text that the cells of a page printed"
-    found = json.loads((nbs/page).read_text(encoding='utf-8'))['cells']
-    return ''.join(''.join(o['text']) for c in found for o in c.get('outputs', ()) if o.get('name') == 'stdout')
+    outputs = [o for _, found, _ in read_cells(nbs/page) for o in found]
+    return ''.join(''.join(o['text']) for o in outputs if o.get('name') == 'stdout')
 
 
 def test_a_cell_shows_the_pictures_with_most_of_its_pixels():

@@ -4,8 +4,8 @@ import re
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, problem, same, weights
-from trainer_nb.all import Checkpoint, EarlyStopping, Hook, LambdaHook, Learner, Metric, Profile, accuracy
+from common import Share, batches, make_learner, problem, same, weights
+from trainer_nb.all import Checkpoint, EarlyStopping, LambdaHook, Learner, Metric, Profile, accuracy
 from trainer_nb.loop.hooks import STEPS
 
 X, Y = problem()
@@ -24,14 +24,6 @@ def subclass(**members): return type('Mine', (Learner,), members)
 
 class Plain:
     def after_step(self, learn): pass
-
-class Share:
-    "A metric object: the share of right predictions so far"
-    def reset(self): self.n_right = self.n = 0
-    def update(self, pred, targ):
-        self.n_right += (pred.argmax(1) == targ).sum()
-        self.n += len(targ)
-    def compute(self): return self.n_right/self.n
 
 NAMES = {       # what is written → what the error says
     'def test_step': (lambda: subclass(test_step=step), 'defines `test_step`, which .* Here it is `eval_step`'),
@@ -79,7 +71,6 @@ def test_the_first_line_names_a_rate_that_is_a_default(optim, lr, words, monkeyp
 def test_a_running_value_of_a_step_is_no_mean(is_watched, recwarn):
     "The column of the metric is its value; that of the step a mean of running ones, which is said if it can be seen"
     share = Share()
-    share.reset()
     def running(batch, learn):
         res = step(batch, learn)
         share.update(res['pred'], res['targ'])
@@ -95,10 +86,9 @@ def test_a_running_value_of_a_step_is_no_mean(is_watched, recwarn):
 
 @pytest.mark.parametrize('name', STEPS)
 @pytest.mark.parametrize('cls', [Learner, subclass()])
-def test_a_step_is_not_assigned_but_wrapped_or_overridden(name, cls):
-    class Replaces(Hook):
-        def before_fit(self, learn): setattr(learn, name, lambda *args: None)
-    learn = learner(Replaces(), cls=cls)
+def test_a_step_is_not_assigned(name, cls):
+    "But wrapped by a hook, or overridden"
+    learn = learner(LambdaHook(before_fit=lambda learn: setattr(learn, name, lambda *args: None)), cls=cls)
     before = weights(learn.model)
     with pytest.raises(AttributeError, match=rf'LambdaHook\({name}=f\) .* subclass of Learner, def {name}\(self'):
         learn.fit(1)
@@ -123,49 +113,45 @@ def stopping(losses, n_epochs=50, **kwargs):
     return learn, [i for i, o in enumerate(each) if same(o, weights(learn.model))]
 
 FALLS = [9., 8., 7., 6., 5., 4.]
+SINCE = r'{} has not improved{} since epoch {} \(patience 3\); {}'
 
 @pytest.mark.parametrize('losses, kwargs, words, kept', [
-    ([*FALLS, 5., 5., 5.], {},
-     'after epoch 8 of 50: valid_loss has not improved since epoch 5 (patience 3); these are its weights', 5),
-    ([*FALLS, 5., 5., 5.], {'restore_best': False},
-     'valid_loss has not improved since epoch 5 (patience 3); the model keeps its last weights', 8),
-    ([*FALLS, 3.9, 3.8, 3.7], {'min_delta': .5},
-     'valid_loss has not improved by more than 0.5 since epoch 5 (patience 3); these are its weights', 5),
-    ([9., 8., 7., 6.], {'monitor': 'valid_loss_2'},     # equal, with a lower loss each time
-     'valid_loss_2 has not improved since epoch 0 (patience 3); these are the weights of epoch 3', 3),
-    ([torch.nan]*3, {}, 'after epoch 2 of 50: valid_loss has not been finite; the model keeps its last weights', 2),
-    ([4., 5., 5., 5.], {'n_epochs': 4}, ': valid_loss was best in epoch 0 (4); these weights are restored', 0),
-    ([6., 5., 4.], {'n_epochs': 3}, ': valid_loss was best in epoch 2 (4); these weights are restored', 2),
+    ([*FALLS, 5., 5., 5.], {}, 'after epoch 8 of 50: ' + SINCE.format('valid_loss', '', 5, 'these .* its weights'), 5),
+    ([*FALLS, 5., 5., 5.], {'restore_best': False}, SINCE.format('valid_loss', '', 5, '.* keeps its last'), 8),
+    ([*FALLS, 3.9, 3.8, 3.7], {'min_delta': .5}, SINCE.format('valid_loss', ' by .* 0.5', 5, 'these are its'), 5),
+    # equal, with a lower loss each time
+    ([9., 8., 7., 6.], {'monitor': 'valid_loss_2'}, SINCE.format('valid_loss_2', '', 0, '.* weights of epoch 3'), 3),
+    ([torch.nan]*3, {}, 'after epoch 2 of 50: valid_loss has not been finite; .* keeps its last', 2),
+    ([4., 5., 5., 5.], {'n_epochs': 4}, r'valid_loss was best in epoch 0 \(4\); .* restored', 0),
+    ([6., 5., 4.], {'n_epochs': 3}, r'valid_loss was best in epoch 2 \(4\); .* restored', 2),
 ])
 @pytest.mark.filterwarnings('ignore:valid_loss is nan')
 def test_early_stopping_says_why(losses, kwargs, words, kept, capsys):
     learn, found = stopping(losses, **kwargs)
     text = capsys.readouterr().out
-    assert text.count('EarlyStopping: ') == 1 and text.endswith(f'{words}\n') and found == [kept]
+    assert text.count('EarlyStopping: ') == 1 and re.search(words, text) and found == [kept]
     assert ('stopped early' in text) == (learn.state.epoch < kwargs.get('n_epochs', 50))
 
 def test_early_stopping_counts_the_epochs_of_all_fits(capsys):
     learn, _ = stopping([9., 8., 7., 6., 6., 6., 6.], n_epochs=2)
     learn.fit(48)
-    assert 'stopped early after epoch 6 of 50: valid_loss has not improved since epoch 3' in capsys.readouterr().out
+    assert re.search('after epoch 6 of 50: .* since epoch 3', capsys.readouterr().out)
 
 
 # Labels
 
-@pytest.mark.parametrize('dtype', ['int32', 'int16', 'int8', 'uint8'])
+@pytest.mark.parametrize('dtype', ['int32', 'uint8'])
 def test_labels_of_smaller_integers_are_int64(dtype, capsys):
+    "Inputs, tensors, and the only array stay"
     def fitted(y):
         learn = learner(train_dl=(X.numpy(), y), valid_dl=(X.numpy(), y), bs=8, seed=0, metrics=[accuracy])
         learn.fit(1)
         return learn
     y = Y.numpy()
     assert same(weights(fitted(y.astype(dtype)).model), weights(fitted(y).model)) and not capsys.readouterr().out
-
-def test_other_small_integers_stay():
-    "Inputs, tensors, and the only array"
-    x, y = Y.numpy().astype('int32'), Y.int()
+    x, y = y.astype(dtype), Y.to(getattr(torch, dtype))
     learn = learner(train_dl=(x, x, y))
-    assert [*learn.train_dl.dtypes] == [torch.int32]*3 and learn.loader_for((x,)).dtypes == [torch.int32]
+    assert [*learn.train_dl.dtypes] == [y.dtype]*3 and learn.loader_for((x,)).dtypes == [y.dtype]
 
 @pytest.mark.parametrize('make, words', [(torch.Tensor.numpy, "y.astype('int64')"), (torch.Tensor.clone, 'y.long()')])
 def test_the_advice_for_an_array_is_an_arrays(make, words):

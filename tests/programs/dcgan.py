@@ -33,29 +33,27 @@ def adam(params): return torch.optim.Adam(params, lr=2e-3, betas=(.5, .999))
 
 def plain():
     torch.manual_seed(0)
-    nets, criterion = networks(), nn.BCEWithLogitsLoss()
+    nets, criterion, losses = networks(), nn.BCEWithLogitsLoss(), {'train_loss_d': [], 'train_loss_g': []}
     net_d, net_g = nets['d'], nets['g']
     opt_d, opt_g = adam(net_d.parameters()), adam(net_g.parameters())
-    dl, d_losses, g_losses = loader(), [], []
+    dl = loader()
     for epoch in range(N_EPOCHS):
         for real, in dl:
             net_d.zero_grad()
-            label = torch.full((len(real),), 1.)
-            err_real = criterion(net_d(real), label)
+            ones, zeros = torch.ones(len(real)), torch.zeros(len(real))
+            err_real = criterion(net_d(real), ones)
             err_real.backward()
             fake = net_g(torch.randn(len(real), 6, 1, 1))
-            label.fill_(0.)
-            err_fake = criterion(net_d(fake.detach()), label)
+            err_fake = criterion(net_d(fake.detach()), zeros)
             err_fake.backward()
             opt_d.step()
-            d_losses.append((err_real + err_fake).item())
             net_g.zero_grad()
-            label.fill_(1.)
-            err_g = criterion(net_d(fake), label)
+            err_g = criterion(net_d(fake), ones)
             err_g.backward()
             opt_g.step()
-            g_losses.append(err_g.item())
-    return nets, {'train_loss_d': d_losses, 'train_loss_g': g_losses}
+            losses['train_loss_d'].append((err_real + err_fake).item())
+            losses['train_loss_g'].append(err_g.item())
+    return nets, losses
 
 # With a Learner
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from programs import loop, mean, said
-from trainer_nb.all import Learner
+from trainer_nb.all import Learner, accuracy
 
 N_EPOCHS = 2
 
@@ -61,8 +61,6 @@ def plain():
                             after=lambda: {'valid_accuracy': mean(model, test_dl, right)}))
 
 # With a Learner
-
-def accuracy(pred, targ): return (pred.argmax(1) == targ).float().mean()
 
 def step(data, learn):
     pred = learn.model(data)

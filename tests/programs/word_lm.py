@@ -35,9 +35,9 @@ def repackaged(hidden): return tuple(o.detach() for o in hidden)
 
 def plain():
     torch.manual_seed(0)
-    model, lr, best = RNNModel(), 20., None
+    model, lr = RNNModel(), 20.
     train, valid = chunks(text(130, 1, 4)), chunks(text(60, 2, 3))
-    losses, valid_losses, lrs = [], [], []
+    told = {'train_loss': [], 'valid_loss': [], 'lr': []}
     for epoch in range(N_EPOCHS):
         model.train()
         hidden = model.init_hidden(4)
@@ -50,18 +50,17 @@ def plain():
             nn.utils.clip_grad_norm_(model.parameters(), .25)
             with torch.no_grad():
                 for p in model.parameters(): p.add_(p.grad, alpha=-lr)
-            losses.append(loss.item())
-            lrs.append(lr)
+            told['train_loss'].append(loss.item())
+            told['lr'].append(lr)
         model.eval()
         hidden, total = model.init_hidden(3), 0.
         with torch.no_grad():
             for data, targets in valid:
                 output, hidden = model(data, hidden)
                 total += len(data)*F.nll_loss(output, targets).item()
-        valid_losses.append(total/sum(len(data) for data, _ in valid))
-        if best is None or valid_losses[-1] < best: best = valid_losses[-1]
-        else: lr /= 4
-    return model, {'train_loss': losses, 'valid_loss': valid_losses, 'lr': lrs}
+        told['valid_loss'].append(total/sum(len(data) for data, _ in valid))
+        if told['valid_loss'][-1] > min(told['valid_loss']): lr /= 4
+    return model, told
 
 # With a Learner
 
