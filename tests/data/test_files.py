@@ -9,11 +9,11 @@ NOISE = np.random.default_rng(0).random((4, 6))
 
 def picture(k, i): return Image.new('RGB', (6, 4), (20*k, 100*i, 7))
 
-def folder(path, kinds=('cat', 'dog'), n=5, make=picture, suffix='.png', **kwargs):
+def folder(path, kinds=('cat', 'dog'), n=5, make=picture, suffix='.png'):
     "Write pictures, which `make` makes by their number and the number of their class"
     for i, kind in enumerate(kinds):
         (path/kind).mkdir(parents=True)
-        for k in range(n): make(k, i).save(path/kind/f'{kind}{k}{suffix}', **kwargs)
+        for k in range(n): make(k, i).save(path/kind/f'{kind}{k}{suffix}')
     return path
 
 @pytest.mark.parametrize('suffix, values, unit', [
@@ -24,14 +24,6 @@ def test_pictures_of_all_depths_keep_their_values(suffix, values, unit, mode, n_
     x = Images(folder(tmp_path, make=lambda k, i: Image.fromarray(values), suffix=suffix), mode=mode)[0][0]
     assert x.shape == (n_channels, 4, 6) and x.dtype == torch.float32
     for channel in x: assert torch.allclose(channel, torch.from_numpy(values.astype('float64')*unit).float())
-
-def test_a_picture_is_turned_as_its_exif_data_says(tmp_path):
-    exif = Image.Exif()
-    exif[0x112] = 6         # a camera that was held upright
-    red = Image.new('RGB', (8, 6))
-    red.paste((255, 0, 0), (0, 0, 8, 1))        # its first row, which is the right edge
-    x = Images(folder(tmp_path, make=lambda k, i: red, exif=exif))[0][0]
-    assert x.shape == (3, 8, 6) and (x[0, :, -1] == 1).all() and x[0, :, 0].sum() == 0
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     images = Images(folder(tmp_path), size=6)

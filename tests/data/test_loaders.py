@@ -1,11 +1,8 @@
 "Loaders: the user's data stay as they are, what a pass costs in waiting, and what workers read"
-import random
-
 import numpy as np, pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from common import make_learner, problem, same
-from trainer_nb.base import rng_state, set_seed
+from common import make_learner, problem
 from trainer_nb.data import Pass, TensorLoader
 from trainer_nb.loop.hooks import LambdaHook
 
@@ -38,29 +35,6 @@ def test_the_status_says_that_the_loop_waits(wait, work, percent, n, monkeypatch
     if percent:
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'Loader is slower than the model' in lines[-1][1] and all(abs(o - percent) <= 2 for o in shares)
-
-class Own(TensorLoader):
-    "Draws its order from Python's stream, of which its base class knows nothing"
-    def iter_from(self, start):
-        order = random.sample(range(len(self.tensors[0])), len(self.tensors[0]))
-        return iter([(self.tensors[0][order[i:i + self.bs]],) for i in range(start*self.bs, len(order), self.bs)])
-
-def test_a_pass_over_a_subclass_goes_on_elsewhere_whatever_it_draws_from():
-    set_seed(0)
-    dl = Own(torch.arange(12.), bs=2)
-    pass_, again, seen = Pass(dl), Pass(dl), []
-    for batch in pass_:
-        seen.append(batch.data[0])
-        pass_.done()
-        if pass_.n == 2: break
-    state = pass_.state_dict()
-    rest = [batch.data[0] for batch in pass_]
-    assert torch.equal(torch.cat(seen + rest).sort().values, torch.arange(12.)) and len(rest) == 4
-    set_seed(99)
-    before = rng_state()
-    again.load_state_dict(state)
-    assert same([batch.data[0] for batch in again], rest)
-    assert rng_state()['python'] == before['python'] and torch.equal(rng_state()['torch'], before['torch'])
 
 class Rising(torch.nn.Linear):
     "Writes to its input"

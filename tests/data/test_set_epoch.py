@@ -2,7 +2,7 @@
 from operator import attrgetter
 
 import pytest, torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from common import check_resume, make_learner, plain_loop, problem, same, stop_at, weights
 from trainer_nb.all import GradAccum, LambdaHook, SeededLoader
@@ -19,10 +19,6 @@ class Points(Dataset):
     def __len__(self): return self.n
     def __getitem__(self, i): return X[i]*(1 + self.epoch), Y[i]
 
-class Batches(BatchSampler):
-    def set_epoch(self, epoch): self.epoch = epoch
-    def __iter__(self): return (order(self.epoch)[i:i + 5] for i in range(0, 24, 5))
-
 class Loader:
     "Any iterable"
     def set_epoch(self, epoch): self.epoch = epoch
@@ -37,8 +33,6 @@ def stock(data=None, **kwargs): return DataLoader(data or list(zip(X, Y)), **{'b
 
 CASES = {   # name: loader, and what a plain loop tells
     'sampler': (lambda: stock(sampler=DistributedSampler(range(24), num_replicas=1, rank=0, seed=3)), 'sampler'),
-    'batch sampler': (lambda: stock(batch_sampler=Batches(RandomSampler(range(24)), 5, False), batch_size=1),
-                      'batch_sampler'),
     'dataset': (lambda: stock(Points(), shuffle=True), 'dataset'),
     'dataset in workers': (lambda: stock(Points(), shuffle=True, num_workers=1), 'dataset'),
     'loader': (Loader, ''),
@@ -71,17 +65,6 @@ def test_each_pass_is_told_its_epoch_also_after_a_resume(key, epochs, tmp_path):
     learn, *_ = check_resume(learner, tmp_path, stop_at(7), n_epochs=3)
     assert same(weights(learn.model), weights(model)) and learn.history.steps['train_loss'] == pytest.approx(losses)
 
-def test_it_is_told_once_for_a_pass_and_by_nobody_else():
-    told = []
-    class Sampler(RandomSampler):
-        def set_epoch(self, epoch): told.append(epoch)
-    dl = stock(sampler=Sampler(range(24), generator=torch.Generator()))
-    learn = make_learner(train_dl=dl, valid_dl=stock(sampler=Sampler(range(5))))
-    learn.fit(2, valid_every=3)
-    learn.validate()
-    learn.fit(1)
-    assert told == [0, 1, 2]
-
 @pytest.mark.parametrize('cls', [DataLoader, SeededLoader])
 def test_workers_that_stay_have_the_dataset_of_their_epoch(cls):
     "They have copies, which nobody tells: they are started again"
@@ -92,17 +75,12 @@ def test_workers_that_stay_have_the_dataset_of_their_epoch(cls):
     end_workers(learn.train_dl)
     assert same(seen, [X*(1 + epoch) for epoch in range(3)])
 
-@pytest.mark.parametrize('sizes, how', [((24, 12), 'set_epoch'), ((12, 24), 'before_epoch')])
-def test_an_epoch_of_another_length_has_whole_windows(sizes, how):
+@pytest.mark.parametrize('sizes', [(24, 12), (12, 24)])
+def test_an_epoch_of_another_length_has_whole_windows(sizes):
     "The last window of each epoch is stepped with, wherever it ends"
     class Course(Points):
-        n = sizes[0]
-        def set_epoch(self, epoch):
-            super().set_epoch(epoch)
-            if how == 'set_epoch': self.n = sizes[epoch]
-    steps, data = [], Course()
-    def begin(learn):
-        if how == 'before_epoch': data.n = sizes[learn.state.epoch]
-    look = LambdaHook(before_epoch=begin, after_step=lambda learn: steps.append((learn.stepped, learn.n_batches)))
-    make_learner(train_dl=stock(data, batch_size=2), hooks=[GradAccum(4), look]).fit(2)
+        def set_epoch(self, epoch): self.epoch, self.n = epoch, sizes[epoch]
+    steps = []
+    look = LambdaHook(after_step=lambda learn: steps.append((learn.stepped, learn.n_batches)))
+    make_learner(train_dl=stock(Course(), batch_size=2), hooks=[GradAccum(4), look]).fit(2)
     assert steps == [((i + 1) % 4 == 0 or i + 1 == n//2, n//2) for n in sizes for i in range(n//2)]

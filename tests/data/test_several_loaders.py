@@ -5,11 +5,11 @@ import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import (
-    Noisy, Unsized, check_resume, digest, make_learner, make_model, plain_loop, problem, same, stop_at,
+    Noisy, Unsized, check_resume, make_learner, make_model, plain_loop, problem, same, stop_at,
     weights
 )
 from trainer_nb.all import LambdaHook, Loaders, TensorLoader
-from trainer_nb.data import adapter_of, length
+from trainer_nb.data import length
 
 SIZES = {'a': 24, 'b': 14}
 
@@ -24,7 +24,6 @@ def with_one_generator():
 KINDS = {
     'stock': lambda: {k: stock(k) for k in 'ab'},
     'shorter first': lambda: {k: stock(k) for k in 'ba'},
-    'own generators': lambda: {k: stock(k, generator=generator(n)) for k, n in SIZES.items()},
     'one generator': with_one_generator,
     'tensors': lambda: {k: TensorLoader(*problem(n), bs=4, shuffle=True) for k, n in SIZES.items()},
     'workers': lambda: {'a': stock('a', TensorDataset, num_workers=1), 'b': stock('b')},
@@ -65,7 +64,7 @@ def learner(dls, mode, **kwargs):
     return make_learner(model, Loaders(dls, mode), train_step=lambda b, learn: {'loss': loss_of(learn.model, b)},
                         optim=opt, seed=7, **kwargs)
 
-SOME = [('stock', 'longest'), ('shorter first', 'longest'), ('own generators', 'shortest'),
+SOME = [('stock', 'longest'), ('shorter first', 'longest'), ('one generator', 'shortest'),
         ('one generator', 'longest'), ('tensors', 'shortest'), ('workers', 'longest')]
 
 @pytest.mark.parametrize('kind, mode', [pytest.param(*o, marks=[pytest.mark.soak]*(o not in SOME))
@@ -87,15 +86,3 @@ def test_loaders_without_a_length(tmp_path):
     whole, *_ = check_resume(lambda: learner(dls(Unsized), 'longest', hooks=[look]), tmp_path, stop_at(3), n_epochs=1)
     assert length(whole.train_dl) is None and last[:6] == [False]*5 + [True]
     assert whole.history.steps['train_loss'] == pytest.approx(losses)
-
-def test_loaders_without_a_length_that_began_again_end_with_the_longest():
-    def dl(): return Loaders({'a': Unsized([1, 2, 3, 4, 5]), 'b': Unsized('xyz')}, 'longest')
-    passes = iter(dl())
-    for _ in range(4): next(passes)
-    assert list(adapter_of(dl()).open(state=passes.state_dict())) == list(passes) == [{'a': 5, 'b': 'y'}]
-
-def test_a_search_leaves_a_pass_in_the_middle_and_no_trace():
-    learn, plain = (learner(with_one_generator(), 'longest') for _ in range(2))
-    learn.lr_find(n_steps=15)
-    for o in learn, plain: o.fit(1)
-    assert digest(learn) == digest(plain)

@@ -4,12 +4,12 @@ import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import (
-    Noisy, Unsized, check_resume, make_learner, make_model, plain_loop, problem, same, shuffled, stop_when, told, weights
+    Noisy, Unsized, check_resume, make_learner, make_model, plain_loop, problem, same, shuffled, stop_when, told,
+    weights
 )
-from trainer_nb.all import CancelStep, Checkpoint, EarlyStopping, LambdaHook, Metric, accuracy
+from trainer_nb.all import CancelStep, Checkpoint, LambdaHook, Metric, accuracy
 from trainer_nb.data import end_workers
 from trainer_nb.data.loaders import ValidSets
-from trainer_nb.show.display import Display
 
 
 class Squares:
@@ -61,7 +61,8 @@ def stop_in_validation(at, step=8):
 
 @pytest.mark.filterwarnings('ignore:resume. valid_dl')
 @pytest.mark.parametrize('kind, stops', [
-    ('stock', [(2, 8), (4, 6), (5, 6)]), ('one generator', [(5, 8)]), ('workers', [(6, 8)]), ('persistent', [(6, 3), (3, 6)])])
+    ('stock', [(2, 8), (4, 6), (5, 6)]), ('one generator', [(5, 8)]), ('workers', [(6, 8)]),
+    ('persistent', [(6, 3), (3, 6)])])
 def test_each_set_has_the_numbers_of_a_plain_loop_and_a_pass_goes_on_from_any_batch(kind, stops, tmp_path):
     "Persistent workers of a set are there again after a resume; in the first pass, one of two has them"
     whole, *others = check_resume(lambda: make(KINDS[kind]()), tmp_path, *(stop_in_validation(*o) for o in stops),
@@ -103,21 +104,6 @@ def test_a_resume_names_the_set_whose_batches_are_read_again(tmp_path):
         learner('noisy', 'clean').fit(2, hooks=[Checkpoint(tmp_path/'other')], resume=True)
 
 def pair(): return {'a': problem(14, 2), 'b': problem(9, 3)}
-
-def test_monitors_see_all_sets_and_each():
-    h = make(pair(), hooks=[EarlyStopping(1, monitor='valid_b_loss', min_delta=10.)]).fit(5)
-    assert len(h) == 2 and h.best() is not None
-
-def test_valid_first_valid_every_and_the_count_of_batches():
-    seen, total = [], []
-    def count(learn):
-        if not learn.training: seen.append((learn.valid_idx, learn.n_batches))
-    look = LambdaHook(after_step=count, after_valid=lambda learn: total.append(learn.get_hook(Display).pace.total))
-    learn = make_learner(train_dl=shuffled(bs=6), valid_dl=pair(), bs=4, hooks=[look], display='text')
-    h = learn.fit(2, valid_first=True)
-    assert h.valids['step'] == [0, 4, 8] and seen == [(i, 7) for i in range(1, 8)]*3 and total == [8 + 3*7]*3
-    h = learn.fit(1, valid_every=2)
-    assert h.valids['step'][3:] == [10, 12] and len(seen) == 5*7
 
 def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
     def look(learn):
