@@ -60,18 +60,10 @@ class ShortList(list):
 class Short(DataLoader):
     def __iter__(self): return islice(super().__iter__(), 5)
 
-class Sized(Stream):
-    def __init__(self, n):
-        super().__init__(SAMPLES)
-        self.n = n
-    def __len__(self): return self.n
-
 CLAIMS = {      # how many batches there seem to be; there are 5
     'any': (3, Claims), 'list': (7, lambda n: ShortList(batches() + batches()[:2])),
-    'iterable dataset': (9, lambda n: DataLoader(Sized(5*n), batch_size=5)),
     'subclass': (7, lambda n: Short(SAMPLES + SAMPLES[:11], batch_size=5))}
 
-@pytest.mark.filterwarnings('ignore:Length of IterableDataset')
 @pytest.mark.parametrize('kind', CLAIMS)
 def test_accumulation_over_a_loader_with_a_wrong_length(kind):
     "The windows of five batches are (3, 2) samples: the last one is stepped with its own weight, once"

@@ -94,9 +94,7 @@ UNCHANGED = {
     'own sampler': DataLoader(TensorDataset(X), sampler=range(8)),
     'subclass of the dataset': DataLoader(OtherData(X)),
     'subclass of the loader': OtherLoader(TensorDataset(X)),
-    'no batches': DataLoader(TensorDataset(X), batch_size=None),
     'sparse': DataLoader(TensorDataset(X.to_sparse())),
-    'meta': DataLoader(TensorDataset(X.to('meta'))),
     'conjugate': DataLoader(TensorDataset(X.to(torch.complex64).conj())),
 }
 

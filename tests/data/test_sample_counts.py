@@ -2,6 +2,7 @@
 from collections import UserDict
 from copy import deepcopy
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest, torch, torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,10 +13,7 @@ from trainer_nb.base.nested import batch_size
 
 T = torch.zeros
 
-class Graphs:
-    "As torch_geometric's `Batch`: nodes of all graphs in one tensor"
-    def __init__(self, n): self.num_graphs, self.x = n, T(10*n, 2)
-    def to(self, device): return self
+GRAPHS = SimpleNamespace(num_graphs=6, x=T(60, 2))       # as torch_geometric's `Batch`: nodes of all graphs
 
 @dataclass
 class Record:
@@ -25,13 +23,12 @@ class Record:
 boxes = [{'boxes': T(k, 4), 'labels': T(k)} for k in (3, 1, 2, 3, 3)]
 packed = pack_sequence([T(3, 2), T(2, 2), T(1, 2)])
 BATCHES = {     # a batch, and its samples
-    'graphs and targets': ((Graphs(6), T(6)), 6), 'packed': (packed, 3),
+    'graphs and targets': ((GRAPHS, T(6)), 6), 'packed': (packed, 3),
     'images of other sizes': (([T(3, 8, k) for k in range(5)], tuple(boxes)), 5),
     'images and labels': (([T(3, 9, 9)]*5, T(5)), 5), 'list of dicts': ([{'image': T(3, 9, 9), 'label': 1}]*5, 5),
     'images and as many boxes each': (([T(3, 9, 9)]*5, [{'boxes': T(7, 4), 'labels': T(7)}]*5), 5),
     'one image and as many boxes as channels': (([T(3, 9, 9)], boxes[:1]), 1), 'pairs': ([(T(1, 28), 3)]*5, 5),
     'texts and labels': ((['a']*7, T(7)), 7), 'encoding': (UserDict(ids=T(4, 7), n=T(())), 4),
-    'two encodings': (({'ids': T(4, 2)}, {'ids': T(4, 3)}), 4), 'several inputs': (([T(5, 2), T(5, 3)], T(5)), 5),
     'dataclass': (Record(['a']*4, T(4, 2)), 4), 'array': (T(6, 2).numpy(), 6), 'objects': ([object()]*4, 4),
     'nested': ((torch.nested.nested_tensor([T(2), T(3)], layout=torch.jagged), T(2)), 2), 'number': (3, 1)}
 

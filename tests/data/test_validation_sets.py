@@ -1,5 +1,4 @@
-"""Several validation sets by name: the numbers are those of a plain loop over each,
-and a pass goes on from any batch of any set"""
+"Several validation sets by name: the numbers are those of a plain loop over each, also after a stop in one of them"
 import pytest, torch, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -10,7 +9,6 @@ from common import (
 from trainer_nb.all import CancelStep, Checkpoint, LambdaHook, Metric, accuracy
 from trainer_nb.data import end_workers
 from trainer_nb.data.loaders import ValidSets
-
 
 class Squares:
     "A metric that is no mean over batches: the root of the mean square of the right logits"
@@ -98,18 +96,17 @@ def test_a_resume_names_the_set_whose_batches_are_read_again(tmp_path):
     "Also of loaders without a length; what is over, or did not begin, is not read; other sets are refused"
     def learner(*names): return make({k: Unsized(sets()[k]) for k in names or SIZES})
     with told() as said: check_resume(learner, tmp_path, stop_in_validation(5, 4), n_epochs=2)
-    assert [o.partition(' batches')[0] for o in said] == ["resume: valid_dl['noisy'] is a Unsized, whose first 1"]
+    [text] = said
+    assert "valid_dl['noisy'] is a Unsized" in text and 'first 1 ' in text
     learner().fit(2, hooks=[stop_in_validation(5, 4), Checkpoint(tmp_path/'other')])
     with pytest.raises(ValueError, match='loader has changed'):
         learner('noisy', 'clean').fit(2, hooks=[Checkpoint(tmp_path/'other')], resume=True)
-
-def pair(): return {'a': problem(14, 2), 'b': problem(9, 3)}
 
 def test_a_recorded_mean_and_a_cancelled_step_belong_to_their_set():
     def look(learn):
         learn.record('size', float(len(learn.batch[1])), mean=True)
         if not learn.training and learn.valid_idx == 1: raise CancelStep
-    learn = make(pair(), bs=4, hooks=[LambdaHook(after_loss=look)])
+    learn = make({'a': problem(14, 2), 'b': problem(9, 3)}, bs=4, hooks=[LambdaHook(after_loss=look)])
     row = {k: v[0] for k, v in learn.fit(1).epochs.items()}
     assert row['valid_a_size'] == pytest.approx((4*4 + 4*4 + 2*2)/10)
     assert row['valid_b_size'] == pytest.approx((4*4 + 4*4 + 1)/9) and row['valid_size'] == pytest.approx((36 + 33)/19)

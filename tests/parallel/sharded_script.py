@@ -10,15 +10,15 @@ from test_distributed import check_equal, learner, noisy
 from trainer_nb.all import EMA, Accelerate, Checkpoint, Compile, GradAccum, GradClip, LambdaHook, set_seed
 from trainer_nb.base import local
 
-def sharded(*units, copies=1):
-    policy = {'auto_wrap_policy': 'transformer_based_wrap', 'transformer_cls_names_to_wrap': units} if units else {}
+def sharded(copies, *units):
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='transformer_based_wrap',
+                                            transformer_cls_names_to_wrap=['Sequential', *units])
     config = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=2) if copies > 1 else None
-    return Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2, **policy),
-                      parallelism_config=config)
+    return Accelerate(cpu=True, fsdp_plugin=plugin, parallelism_config=config)
 
 def check_case(case, n_epochs, copies, *hooks):
     "A fit, whose ranks have their part of everything; then it is saved, and goes on"
-    alone, learn = learner(case, *hooks), learner(case, *hooks, sharded('Sequential', copies=copies))
+    alone, learn = learner(case, *hooks), learner(case, *hooks, sharded(copies))
     alone.fit(n_epochs)
     learn.fit(n_epochs)
     for p in learn.opt.param_groups[0]['params']:
@@ -36,7 +36,7 @@ def check_case(case, n_epochs, copies, *hooks):
 
 def check_resume(copies):
     "Stopped in an open window, resumed here, from a checkpoint, and from a file with a window of whole gradients"
-    def make(*hooks): return noisy(sharded(copies=copies), *hooks)
+    def make(*hooks): return noisy(sharded(copies), *hooks)
     def stop(learn):
         if learn.state.optimizer_step == 4 and learn.state.batch_idx == 1: learn.stop()
     def kept(): return Checkpoint('kept', every=2)
@@ -61,7 +61,7 @@ if __name__ == '__main__':
     check_resume(copies)
     for hook in EMA(.9), Compile():
         with pytest.raises(ValueError, match='does not work on a sharded model'):
-            learner('plain', sharded(copies=copies), hook).fit(1)
+            learner('plain', sharded(copies), hook).fit(1)
     with pytest.raises(NotImplementedError, match='yields losses'):
-        learner('two optimizers', sharded('Sequential', 'Linear', copies=copies)).fit(1)
+        learner('two optimizers', sharded(copies, 'Linear')).fit(1)
     path.touch()

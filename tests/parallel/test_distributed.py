@@ -1,5 +1,4 @@
-"""Several processes train as one: the same numbers, whatever else happens; the references are fits, and a loop,
-in a single process"""
+"Several processes train as one: the same numbers, whatever else happens; the references are fits of one process"
 import gc, json, math, os, random, shutil, signal, subprocess, sys, time
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from accelerate import DistributedDataParallelKwargs, FullyShardedDataParallelPl
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from common import Stream, Unsized, alive, make_learner, plain_loop, problem, same, sgd, until, weights
+from common import Unsized, alive, make_learner, plain_loop, problem, same, sgd, until, weights
 from programs.sam import sam
 from trainer_nb.all import (
     Accelerate, Checkpoint, EarlyStopping, EMA, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard,
@@ -63,14 +62,9 @@ def two_optims(m): return {'d': sgd(m.d.parameters()), 'g': torch.optim.SGD(m.g.
 def token_step(batch, learn):
     x, y = batch
     pred, here = learn.model(x), x[:, 0] > -1
-    n = here.sum()
+    n = here.sum().double()
     loss = (F.cross_entropy(pred, y, reduction='none')*here).sum()/n.clamp(min=1)
-    return {'loss': loss, 'n': n, 'pred': pred[here], 'targ': y[here]}
-
-def weighted_step(batch, learn):
-    weights = batch[0][:, 0].sigmoid()*.01
-    losses = F.cross_entropy(learn.model(batch[0]), batch[1], reduction='none')
-    return {'loss': (losses*weights).sum()/weights.sum(), 'n': weights.sum()}
+    return {'loss': loss, 'n': n*.01, 'pred': pred[here], 'targ': y[here]}
 
 def in_place_step(batch, learn): return {'loss': F.cross_entropy(learn.model(batch[0].mul_(.5)), batch[1])}
 
@@ -87,14 +81,10 @@ class Drawn:
     def __len__(self): return 5
     def __iter__(self): return ((X[i], Y[i]) for i in (random.choices(range(46), k=9) for _ in range(5)))
 
-class Shuffled(Stream):
-    def __iter__(self): return iter(random.sample(list(self.data), len(self.data)))
-
 SAMPLES, BATCHES = TensorDataset(X, Y), list(zip(X.split(9), Y.split(9)))
 DATA = {'stock': lambda: DataLoader(SAMPLES, batch_size=9, shuffle=True),
         'workers': lambda: DataLoader(SAMPLES, 9, True, num_workers=1, persistent_workers=True),
         'list': lambda: BATCHES, 'drawn': Drawn, 'drawn, without length': lambda: Unsized(Drawn()),
-        'stream': lambda: DataLoader(Shuffled(SAMPLES), batch_size=9),
         'drop_last': lambda: DataLoader(SAMPLES, batch_size=9, drop_last=True)}
 
 def wrapped(): return Accelerate(kwargs_handlers=[DistributedDataParallelKwargs()])     # as on GPUs
@@ -112,7 +102,6 @@ CASES = {   # what is given to the learner, and to fit
     'everything': dict(hooks=lambda: [GradAccum(2), GradClip(.5), OneCycle(.2), EMA(.9),
                                       EarlyStopping(1, min_delta=.12)], fit=dict(n_epochs=8)),
     'tokens and windows': dict(train_step=token_step, hooks=lambda: [GradAccum(4), GradClip(.5)]),
-    'weights below 1': dict(train_step=weighted_step, metrics=[]),
     'classes': dict(loss_fn=nn.CrossEntropyLoss(torch.tensor([1., 5., 25.]), ignore_index=1)),
     'in place': dict(train_step=in_place_step, data='drawn', metrics=[]),
     'two optimizers': TWO,
@@ -311,11 +300,10 @@ class In(Hook):
 
 def fail(learn): raise ZeroDivisionError('on purpose')
 
-ELSEWHERE = (r'process 2 of 3 failed with ZeroDivisionError: on purpose\n\n'
-             r'In process 2: Traceback[^$]*raised in hook In')
+ELSEWHERE = r'process 2 of 3 .*ZeroDivisionError: on purpose\n\nIn process 2: Traceback[^$]*raised in hook In'
 
 @pytest.mark.parametrize('what, message', [
-    (fail, ELSEWHERE), (lambda learn: os._exit(0), 'process 2 of 3 ended with code 0')], ids=['error', 'exit'])
+    (fail, ELSEWHERE), (lambda learn: os._exit(0), 'process 2 of 3 .* code 0')], ids=['error', 'exit'])
 def test_an_end_elsewhere(what, message):
     with pytest.raises(ProcessFailed, match=message): learner('tokens and windows', In(2, what)).launch(3, 8)
 
