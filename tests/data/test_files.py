@@ -1,31 +1,61 @@
-"Pictures and texts in folders, and new ones that are read in the same way"
+"Pictures and texts in folders: read with their right values, divided, and new ones read in the same way"
 import numpy as np, pytest, torch, torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from trainer_nb.data import Images, Texts
-from trainer_nb.all import Learner
+from trainer_nb.all import Images, Learner, Texts
 
-def folder(path, n=10, size=(6, 4), kinds=('cat', 'dog')):
-    "Write pictures, each of one colour"
+NOISE = np.random.default_rng(0).random((4, 6))
+
+def picture(k, i): return Image.new('RGB', (6, 4), (20*k, 100*i, 7))
+
+def folder(path, kinds=('cat', 'dog'), n=5, make=picture, suffix='.png'):
+    "Write pictures, which `make` makes by their number and the number of their class"
     for i, kind in enumerate(kinds):
         (path/kind).mkdir(parents=True)
-        for k in range(n): Image.new('RGB', size, (20*k, 100*i, 7)).save(path/kind/f'{kind}{k}.png')
+        for k in range(n): make(k, i).save(path/kind/f'{kind}{k}{suffix}')
     return path
 
-def test_masks_keep_their_ids(tmp_path):
-    folder(tmp_path/'x', kinds=['all'])
-    (tmp_path/'y').mkdir()
-    for k in range(10): Image.fromarray(np.full((4, 6), k, 'uint8')).save(tmp_path/f'y/all{k}.png')
-    x, y = Images(tmp_path/'x', masks=tmp_path/'y', size=(8, 12))[9]
-    assert x.shape == (3, 8, 12) and y.shape == (8, 12) and y.dtype == torch.int64 and y.unique().tolist() == [9]
-    (tmp_path/'y/all4.png').unlink()
-    with pytest.raises(FileNotFoundError, match='no masks of all4.png, 1 in all'):
-        Images(tmp_path/'x', masks=tmp_path/'y')
+@pytest.mark.parametrize('suffix, values, unit', [
+    ('.png', (NOISE*255).astype('uint8'), 1/255), ('.png', (NOISE*4095).astype('uint16'), 1/65535),
+    ('.tif', (NOISE*1e6).astype('int32'), 1), ('.tif', (NOISE*3 - 1).astype('float32'), 1)])
+@pytest.mark.parametrize('mode, n_channels', [('L', 1), ('RGB', 3)])
+def test_pictures_of_all_depths_keep_their_values(suffix, values, unit, mode, n_channels, tmp_path):
+    x = Images(folder(tmp_path, make=lambda k, i: Image.fromarray(values), suffix=suffix), mode=mode)[0][0]
+    assert x.shape == (n_channels, 4, 6) and x.dtype == torch.float32
+    for channel in x: assert torch.allclose(channel, torch.from_numpy(values.astype('float64')*unit).float())
 
-def test_as_many_labels_as_pictures(tmp_path):
-    with pytest.raises(ValueError, match='labels has 3 entries for 20 samples'):
-        Images(folder(tmp_path), labels=['a', 'b', 'c'])
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    images = Images(folder(tmp_path), size=6)
+    assert images[0][0].shape == (3, 6, 6)
+    path = images.files[3]
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(Exception) as e: [images[i] for i in range(5)]       # noqa: PT011  PIL has several
+    assert str(path) in str(e.value) + ''.join(e.value.__notes__)
+
+@pytest.mark.parametrize('name', ['valid', 'val', 'validation'])
+def test_a_folder_that_is_divided_stays_so(name, tmp_path):
+    for part, n in ('train', 5), (name, 3), ('test', 2): folder(tmp_path/part, n=n)
+    images = Images(tmp_path)
+    parts = [[images.files[i].parts[-3] for i in o.indices] for o in (images.train, images.valid)]
+    assert images.classes == ['cat', 'dog'] and parts == [['train']*10, [name]*6]
+
+def test_masks_keep_their_ids(tmp_path):
+    x, y = (folder(tmp_path/o, ['all'], 10, make) for o, make in (
+        ('x', picture), ('y', lambda k, i: Image.fromarray(np.full((4, 6), k, 'uint8')))))
+    image, mask = Images(x, masks=y, size=(8, 12))[9]
+    assert image.shape == (3, 8, 12) and mask.shape == (8, 12) and mask.dtype == torch.int64 and (mask == 9).all()
+    (y/'all/all4.png').unlink()
+    with pytest.raises(FileNotFoundError, match=r'no masks of all4\.png'): Images(x, masks=y)
+
+@pytest.mark.parametrize('missing', [None, float('nan')])
+def test_labels_are_as_many_as_samples_and_none_is_missing(missing, tmp_path):
+    with pytest.raises(ValueError, match=r"3 labels are missing, .*3, of 'bad d'"):
+        Texts(['good a', 'bad b', 'good c', 'bad d']*3, [1, 0, 1, missing]*3)
+    files = sorted(folder(tmp_path).rglob('*.png'))
+    with pytest.raises(ValueError, match=r'1 labels are missing, .*9, of .*dog4\.png'):
+        Images([*map(str, files)], ['x', 'y', 'x']*3 + [missing])
+    with pytest.raises(ValueError, match='labels has 3 entries for 10'): Images(tmp_path, labels=['a', 'b', 'c'])
 
 def test_words_are_learned_from_training_texts_alone():
     texts = [f'a plain text pair{i//2} own{i} own{i}' for i in range(20)]
@@ -37,11 +67,11 @@ def test_words_are_learned_from_training_texts_alone():
         assert min(n_texts) == 2 and max(n_texts) == 10     # a word that one training text has is unknown
     assert made.decode(x[0, [0, 1, 2, 4]].tolist()) == 'a plain text [unknown]'
 
-def test_a_learner_takes_them_whole_and_reads_new_ones(tmp_path):
+def test_a_learner_takes_pictures_whole_and_reads_new_ones(tmp_path):
     images = Images(folder(tmp_path))
     learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(72, 2)), images, loss_fn=F.cross_entropy, display=False)
     learn.fit(1)
     paths = [tmp_path/'dog/dog3.png', tmp_path/'cat/cat1.png']
-    with torch.no_grad(): expected = learn.model.eval()(images.inputs(paths)[0])
+    with torch.no_grad(): expected = learn.model.eval()(torch.stack([images[i][0] for i in (8, 1)]))
     assert torch.equal(learn.predict(paths), expected)
-    with pytest.raises(TypeError, match='pass a list of texts'): learn.predict(paths[0])
+    with pytest.raises(TypeError, match='list of texts'): learn.predict(paths[0])

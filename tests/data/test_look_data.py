@@ -1,82 +1,55 @@
-"Whatever people have is taken: losses are those of a loader made by hand"
-
+"Whatever people have is taken: losses are those of a loader made by hand; data are divided, or refused"
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from common import plain_loop
-from trainer_nb.all import Learner, SeededLoader, set_seed, split
+from common import Stream, plain_loop
+from trainer_nb.all import Learner, set_seed, split
 
 N, BS = 22, 5
 x = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
 y = (x @ torch.tensor([[1.], [-2.], [.5]])).float()
-samples = list(zip(x, y))
-
-class Mapped(Dataset):
-    def __len__(self): return N
-    def __getitem__(self, i): return x[i], y[i]
-
-class Batched(Mapped):
-    "Fetches many samples at once"
-    def __getitems__(self, idx): return [(x[i], y[i]) for i in idx]
-
-class Stream(IterableDataset):
-    def __iter__(self): return iter(samples)
 
 class Sized(Stream):
     def __len__(self): return N
 
 class HuggingFace:
     "What `datasets.Dataset` offers"
-    column_names = ['x', 'labels']
+    column_names = ['input', 'labels']
     def __init__(self, kind='torch'): self.format = {'type': kind}
     def __len__(self): return N
-    def __getitem__(self, i): return {'x': x[i], 'labels': y[i]}
+    def __getitem__(self, i): return {'input': x[i], 'labels': y[i]}
     def with_format(self, kind): return HuggingFace(kind)
 
-class Named(nn.Linear):
-    def forward(self, x): return super().forward(x)
-
-def memory_map(tmp_path, a, name):
-    np.save(tmp_path/name, a)
-    return np.load(tmp_path/name, mmap_mode='r')
-
 frame = pd.DataFrame(x.numpy(), columns=list('abc'))
-wide = frame.astype('float64')
 target = pd.Series(y.numpy()[:, 0], name='y')
 
 # name → (data, how it is shuffled for training)
 FORMS = {
-    'tensor and array': (lambda t: (x, y.numpy()), 'cut'),
-    'float64 memory maps': (lambda t: (memory_map(t, x.double().numpy(), 'x.npy'),
-                                       memory_map(t, y.double().numpy(), 'y.npy')), 'cut'),
-    'float64 frame': (lambda t: (wide, target.astype('float64').to_frame()), 'cut'),
-    'nullable frame': (lambda t: (wide.astype('Float64'), target.to_frame()), 'cut'),
-    'TensorDataset': (lambda t: TensorDataset(x, y), 'drawn'),
-    'Dataset with __getitems__': (lambda t: Batched(), 'drawn'),
-    'list of pairs': (lambda t: DataLoader(samples, BS, shuffle=True), 'drawn'),
-    'Hugging Face': (lambda t: HuggingFace(), 'drawn'),
-    'SeededLoader': (lambda t: SeededLoader(Mapped(), BS), 'in order'),
-    'iterable dataset with length': (lambda t: Sized(), 'in order'),
-    'dicts': (lambda t: [{'x': a, 'labels': b} for a, b in zip(x.split(BS), y.split(BS))], 'in order'),
+    'tensor and array': (lambda: (x, y.numpy()), 'cut'),
+    'float64 arrays': (lambda: (x.double().numpy(), y.double().numpy()), 'cut'),
+    'float64 frame': (lambda: (frame.astype('float64'), target.astype('float64').to_frame()), 'cut'),
+    'TensorDataset': (lambda: TensorDataset(x, y), 'drawn'),
+    'Hugging Face': (lambda: HuggingFace(), 'drawn'),
+    'iterable dataset with length': (lambda: Sized(list(zip(x, y))), 'in order'),
+    'dicts': (lambda: [{'input': a, 'labels': b} for a, b in zip(x.split(BS), y.split(BS))], 'in order'),
 }
 
 def by_hand(how, model):
-    "The losses of an epoch, in plain PyTorch"
+    "The losses of an epoch, and then of each sample, in plain PyTorch"
     if how == 'cut': batches = [(x[i], y[i]) for i in torch.randperm(N).split(BS)]
     elif how == 'drawn': batches = DataLoader(TensorDataset(x, y), BS, shuffle=True)
     else: batches = list(zip(x.split(BS), y.split(BS)))
-    opt = torch.optim.SGD(model.parameters(), .1)
-    losses = plain_loop(model, opt, batches, 1, lambda m, b: F.mse_loss(m(b[0]), b[1]))
+    losses = plain_loop(model, torch.optim.SGD(model.parameters(), .1), batches, 1,
+                        lambda m, b: F.mse_loss(m(b[0]), b[1]))
     with torch.no_grad(): return losses, F.mse_loss(model(x), y, reduction='none')[:, 0]
 
 @pytest.mark.parametrize('name', FORMS)
-def test_losses_are_those_of_a_loader_made_by_hand(name, tmp_path, capsys):
+def test_losses_are_those_of_a_loader_made_by_hand(name, capsys):
     make, how = FORMS[name]
-    model = Named(3, 1)
-    twin = nn.Linear(3, 1)
+    model, twin = nn.Linear(3, 1), nn.Linear(3, 1)
     twin.load_state_dict(model.state_dict())
-    learn = Learner(model, make(tmp_path), loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=.1, bs=BS, display=False,
+    learn = Learner(model, make(), loss_fn=F.mse_loss, optim=torch.optim.SGD, lr=.1, bs=BS, display=False,
                     device='cpu')
     set_seed(1)
     learn.fit(1)
@@ -84,38 +57,77 @@ def test_losses_are_those_of_a_loader_made_by_hand(name, tmp_path, capsys):
     losses, valid = by_hand(how, twin)
     assert learn.history.steps['train_loss'] == pytest.approx(losses, rel=1e-5)
     assert torch.allclose(model.weight, twin.weight, atol=1e-6)
-    if name != 'list of pairs':     # it shuffles
-        assert torch.allclose(learn.results(make(tmp_path)).loss, valid, atol=1e-5)
-    said = capsys.readouterr().out.count('cast to float32')
-    assert said == (name in ('float64 memory maps', 'float64 frame', 'nullable frame'))
+    assert torch.allclose(learn.results(make()).loss, valid, atol=1e-5)
+    assert capsys.readouterr().out.count('cast to float32') == ('float64' in name)
+
+def learner(*data):
+    model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
+    return Learner(model, *data, loss_fn=F.mse_loss, display=False, lr=.1)
 
 def test_other_data_are_named():
-    def learn(data): return Learner(nn.Linear(3, 1), data, loss_fn=F.mse_loss, display=False)
     words = frame.assign(city='Ulm', when=pd.Timestamp('2020-01-01'))
-    with pytest.raises(TypeError, match="'city'.*'when'.*select_dtypes"): learn((words, target))
-    with pytest.raises(TypeError, match='DataFrame alone is no loader: pass a tuple'): learn(frame)
-    with pytest.raises(TypeError, match=r'format None.*with_format\("torch"\)'): learn(HuggingFace(None))
+    with pytest.raises(TypeError, match="'city'.*'when'.*select_dtypes"): learner((words, target))
+    with pytest.raises(TypeError, match='DataFrame alone.* tuple'): learner(frame)
+    with pytest.raises(TypeError, match=r'format None.*with_format\("torch"\)'): learner(HuggingFace(None))
 
-@pytest.mark.parametrize('n, valid, kind', [
-    (10, .2, 'arrays'), (7, 3, 'frames'), (13, 1, 'list'), (10, .2, 'Dataset'), (1000, .1, 'tensor')])
-def test_a_split_has_every_sample_once(n, valid, kind):
-    a = torch.arange(n)
+def test_frames_are_matched_by_the_names_of_their_columns():
+    learn = learner((frame, target), (frame[[*'cba']], target))
+    learn.fit(2)
+    assert learn.validate() == learn.validate((frame, target)) == learn.validate((frame[[*'bac']], target))
+    assert torch.equal(learn.predict(frame), learn.predict(frame[[*'cab']]))
+    with pytest.raises(ValueError, match='without c, and with e'): learn.predict(frame.rename(columns={'c': 'e'}))
+    with pytest.raises(ValueError, match='without c, and with none'): learn.validate((frame[[*'ab']], target))
+    learn.valid_dl = frame.assign(e=0.), target
+    with pytest.raises(ValueError, match='without none, and with e'): learn.fit(1)
+
+def test_missing_targets_are_refused_with_their_row():
+    targ = y[:, 0].clone()
+    targ[[7, 9]] = float('nan')
+    for o in targ, pd.Series(targ.numpy()):
+        with pytest.raises(ValueError, match='2 of 22 targets .* row 7'): learner((x, o))
+    learner((x, torch.stack([targ, targ], 1)))      # a loss may leave gaps out
+
+# Split
+
+@pytest.mark.parametrize('valid, kind', [(.2, 'arrays'), (3, 'frames'), (1, 'list'), (.1, 'Dataset')])
+def test_a_split_has_every_sample_once(valid, kind):
+    a = torch.arange(20)
     data = {'arrays': (a.numpy(), a.numpy()*10), 'frames': (pd.DataFrame({'a': a}), pd.Series(a*10)),
-            'list': a.tolist(), 'Dataset': TensorDataset(a), 'tensor': a}[kind]
-    rng = torch.get_rng_state()
+            'list': a.tolist(), 'Dataset': TensorDataset(a)}[kind]
     def ids(o):
         if not isinstance(o, tuple): return [int(v[0] if kind == 'Dataset' else v) for v in o]
-        assert (np.asarray(o[0]).reshape(-1)*10 == np.asarray(o[1])).all()
-        return np.asarray(o[0]).reshape(-1).tolist()
-    parts = split(data, valid)
+        first, second = (np.asarray(v).reshape(-1) for v in o)
+        assert (first*10 == second).all()
+        return first.tolist()
+    rng, parts = torch.get_rng_state(), split(data, valid)
     train, held = map(ids, parts)
-    assert sorted(train + held) == list(range(n)) and torch.equal(rng, torch.get_rng_state())
-    assert len(held) == (round(valid*n) if isinstance(valid, float) else valid)
-    assert ids(split(data, valid)[1]) == held and (n < 10 or ids(split(data, valid, seed=1)[1]) != held)
-    assert type(parts[1]) is type(data) or kind == 'Dataset'
+    assert sorted(train + held) == a.tolist() and torch.equal(rng, torch.get_rng_state())
+    assert len(held) == (valid*20 if valid < 1 else valid) and (type(parts[1]) is type(data) or kind == 'Dataset')
+    assert ids(split(data, valid)[1]) == held != ids(split(data, valid, seed=1)[1])
 
-def test_a_split_that_cannot_be():
-    with pytest.raises(ValueError, match='valid is True'): split((x, y), True)
-    with pytest.raises(ValueError, match='must agree'): split((x, y[:3]))
-    with pytest.raises(TypeError, match='got a Stream'): split(Stream())
-    with pytest.raises(TypeError, match='one label for each sample'): split((x, x), stratify=True)
+class Pairs(Dataset):
+    "Samples and their classes, without an end"
+    def __len__(self): return 40
+    def __getitem__(self, i): return x[i % N], i % 4
+
+def test_groups_stay_together_and_classes_are_held_in_proportion():
+    "By a column, and by the last entry of a sample"
+    df = pd.DataFrame({'kind': ['a']*30 + ['b']*10, 'who': np.repeat([*'abcde'], [10, 4, 10, 8, 8])})
+    for seed in range(9):
+        train, valid = split(df, .25, groups='who', seed=seed)
+        assert not {*train.who} & {*valid.who} and len(train) + len(valid) == 40 and len(valid) in (8, 10, 12, 14)
+    train, valid = split(df, .2, stratify='kind')
+    assert (valid.kind == 'b').sum() == 2 and (train.kind == 'b').sum() == 8
+    train, valid = split(Pairs(), .2, stratify=True)
+    assert len(train) == 32 and sorted(y for _, y in valid) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+@pytest.mark.parametrize('data, kwargs, error, words', [
+    (x, dict(valid=True), ValueError, 'valid is True'), ((x, y[:3]), {}, ValueError, 'must agree'),
+    (Stream([]), {}, TypeError, 'a Stream'), ((x, x), dict(stratify=True), TypeError, 'one label for each'),
+    (x, dict(groups=[1]*N), ValueError, 'of one group'), (x, dict(groups=[1]), ValueError, '1 entries for 22'),
+    (x, dict(groups=[1]*N, shuffle=False), ValueError, 'one of stratify, groups'),
+    (frame, dict(stratify='king'), ValueError, "column 'king'"), (x, dict(test_size=.2), TypeError, 'is valid'),
+    (x, dict(random_state=0), TypeError, 'is seed'), (x, dict(foo=1), TypeError, r'help\(split\)')])
+def test_a_split_that_cannot_be(data, kwargs, error, words):
+    "Names of scikit-learn are told ours"
+    with pytest.raises(error, match=words): split(data, **kwargs)

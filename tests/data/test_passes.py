@@ -1,79 +1,50 @@
 "A pass that ends early, is longer than it claims, or finds another loader equals a plain loop, or is refused"
-import multiprocessing, warnings
+import multiprocessing
 from itertools import islice
 
-import pytest, torch, torch.nn.functional as F
+import psutil, pytest, torch, torch.nn.functional as F
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import (
-    Noisy, Stream, batches, check_resume, digest, make_learner, make_model, plain_loop, problem, same, shuffled,
-    stop_when, told, weights
+    Noisy, Stream, alive, batches, check_resume, digest, make_learner, make_model, plain_loop, problem, same, shuffled,
+    stop_at, stop_when, told, weights
 )
-from trainer_nb.loop.hooks import CancelEpoch, LambdaHook
-from trainer_nb.features.gradients import GradAccum
-from trainer_nb.all import Loaders, SeededLoader
+from trainer_nb.all import CancelEpoch, GradAccum, LambdaHook, Loaders
 from trainer_nb.data import Pass, end_workers, is_warm
 
+SAMPLES = list(zip(*problem()))
 
 def loader(): return DataLoader(Noisy(*problem()), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True)
 
-@pytest.mark.parametrize('ends', ['max_steps', 'CancelEpoch'])
-def test_passes_that_end_early_keep_persistent_workers_as_break_does(ends):
+def test_passes_that_end_early_keep_persistent_workers_as_break_does():
     "Their random states, and the order of the next pass, are those of a plain loop with `break`"
     torch.manual_seed(0)
     model, dl = make_model(), loader()
-    plain_loop(model, SGD(model.parameters(), lr=.1), lambda epoch: islice(dl, 4), 3)
+    plain_loop(model, SGD(model.parameters(), lr=.1), lambda epoch: islice(dl, 4), 4)
     torch.manual_seed(0)
     learn = make_learner(make_model(), loader(), optim=SGD, lr=.1)
     def cancel(learn):
         if learn.state.batch_idx == 4: raise CancelEpoch
-    if ends == 'max_steps':
-        for _ in range(3): learn.fit(max_steps=4)
-    else: learn.fit(3, hooks=[LambdaHook(after_step=cancel)])
+    for _ in range(2): learn.fit(max_steps=4)
+    learn.fit(2, hooks=[LambdaHook(after_step=cancel)])
     assert same(weights(model), weights(learn.model))
 
-@pytest.mark.parametrize('how, make', [
-    ('validate', loader), ('predict', lambda: SeededLoader(Noisy(*problem()), 5, num_workers=1)),
-    ('valid_every', lambda: Loaders({'a': loader()}))], ids=['stock', 'seeded', 'several'])
-def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(how, make):
+@pytest.mark.parametrize('make', [loader, lambda: Loaders({'a': loader()})], ids=['stock', 'several'])
+def test_a_pass_inside_another_one_over_kept_workers_leaves_it_alone(make):
     "torch has one iterator for both: the second pass would end the first one"
     dl, n = make(), []
     def look(learn):
-        if not learn.training or learn.state.batch_idx != 2: return
-        if how == 'validate': learn.validate(dl)
-        if how == 'predict': n.append(len(learn.predict(dl)))
+        if learn.training and learn.state.batch_idx == 2: n.append(len(learn.predict(dl)))
     def step(batch, learn):
         x, y = batch['a'] if isinstance(batch, dict) else batch
         pred = learn.model(x)
         return {'loss': F.cross_entropy(pred, y), 'pred': pred, 'targ': y}
     learn = make_learner(train_dl=dl, valid_dl=dl, train_step=step, hooks=[LambdaHook(after_step=look)])
-    learn.fit(2, valid_every=2 if how == 'valid_every' else None)
-    assert learn.state.optimizer_step == 10 and (how != 'predict' or n == [24]*2)
+    learn.fit(2, valid_every=2)
+    assert learn.state.optimizer_step == 10 and n == [24]*2
     assert is_warm(dl) and len(multiprocessing.active_children()) <= 1
     end_workers(dl)
-
-def test_a_loader_that_a_hook_replaces_is_used_from_the_next_epoch_on_or_refused():
-    n = []
-    def replace(learn): learn.train_dl = batches(bs=12)
-    count = LambdaHook(after_step=lambda learn: n.append(learn.n_batches))
-    make_learner(train_dl=batches(), hooks=[count, LambdaHook(after_epoch=replace)]).fit(2)
-    assert n == [5]*5 + [2]*2
-    with pytest.raises(ValueError, match='replaced train_dl in before_epoch'):
-        make_learner(train_dl=batches(), hooks=[LambdaHook(before_epoch=replace)]).fit(2)
-
-def test_a_nan_loss_where_warnings_are_errors_records_an_epoch_once():
-    def step(batch, learn):
-        loss = F.cross_entropy(learn.model(batch[0]), batch[1])
-        return {'loss': loss*(float('nan') if learn.state.epoch == 0 else 1.)}
-    learn = make_learner(train_dl=batches(), train_step=step)
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        with pytest.raises(RuntimeWarning, match='train_loss is nan in epoch 0'): learn.fit(2)
-        assert learn.history.bad_from == 1
-        learn.fit(1)
-    assert learn.history.epochs['epoch'] == [0, 1] and learn.history.ends == [5, 10] and learn.state.epoch == 2
-
 
 # Loaders that do not know their length
 
@@ -83,35 +54,30 @@ class Claims:
     def __len__(self): return self.n
     def __iter__(self): return iter(batches())
 
-class Sized(Stream):
-    def __init__(self, n):
-        super().__init__(list(zip(*problem())))
-        self.n = n
-    def __len__(self): return self.n
+class ShortList(list):
+    def __iter__(self): return islice(super().__iter__(), 5)
 
-class Some:
-    "A sampler with an estimated length"
-    def __init__(self, n): self.n = n
-    def __len__(self): return self.n
-    def __iter__(self): return iter(range(24))
+class Short(DataLoader):
+    def __iter__(self): return islice(super().__iter__(), 5)
 
-CLAIMS = {
-    'loader': lambda n: Claims(n), 'iterable': lambda n: DataLoader(Sized(5*n), batch_size=5),
-    'sampler': lambda n: DataLoader(TensorDataset(*problem()), batch_size=5, sampler=Some(5*n))}
+CLAIMS = {      # how many batches there seem to be; there are 5
+    'any': (3, Claims), 'list': (7, lambda n: ShortList(batches() + batches()[:2])),
+    'subclass': (7, lambda n: Short(SAMPLES + SAMPLES[:11], batch_size=5))}
 
-@pytest.mark.filterwarnings('ignore:Length of IterableDataset')
-@pytest.mark.parametrize('kind, n', [('loader', 3), ('iterable', 9), ('sampler', 3), ('loader', 5)])
-def test_accumulation_over_a_loader_with_a_wrong_length(kind, n):
+@pytest.mark.parametrize('kind', CLAIMS)
+def test_accumulation_over_a_loader_with_a_wrong_length(kind):
     "The windows of five batches are (3, 2) samples: the last one is stepped with its own weight, once"
+    n, make = CLAIMS[kind]
+    dl, data = make(n), list(make(n))
     torch.manual_seed(0)
     model = make_model().eval()
-    windows = [[torch.cat(o) for o in zip(*w)] for w in (batches()[:3], batches()[3:])]
+    windows = [[torch.cat(o) for o in zip(*w)] for w in (data[:3], data[3:])]
     plain_loop(model, SGD(model.parameters(), lr=.1), windows, 2)
     torch.manual_seed(0)
-    learn = make_learner(make_model(), CLAIMS[kind](n), optim=SGD, lr=.1,
+    learn = make_learner(make_model(), dl, optim=SGD, lr=.1,
                          hooks=[GradAccum(3), LambdaHook(before_step=lambda learn: learn.model.eval())])
     learn.fit(2)
-    assert learn.state.optimizer_step == 4
+    assert learn.state.optimizer_step == 4 and len(dl) == n and len(data) == 5
     for a, b in zip(weights(model), weights(learn.model)): torch.testing.assert_close(a, b)
 
 class Drawn:
@@ -129,10 +95,9 @@ def test_a_batch_that_was_read_ahead_is_neither_lost_nor_drawn_twice(tmp_path, k
     if kind == 'stateful': stateful = pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader
     def make():
         torch.manual_seed(0)
-        dl = Drawn() if kind == 'drawn' else stateful(Stream(list(zip(*problem()))), batch_size=5)
-        return make_learner(make_model(), dl, hooks=[GradAccum(3)])
+        return make_learner(make_model(), Drawn() if kind == 'drawn' else stateful(Stream(SAMPLES), batch_size=5),
+                            hooks=[GradAccum(3)])
     with told(): check_resume(make, tmp_path, STOP, n_epochs=2)
-
 
 class Placed(DataLoader):
     "Saves its position"
@@ -145,49 +110,61 @@ class Placed(DataLoader):
 @pytest.mark.parametrize('n_workers', [0, 1])
 def test_the_position_that_a_loader_saves_is_kept_when_a_pass_is_closed(n_workers):
     "Its workers end; a lazily opened pass draws no other random number than the first one did"
-    data = TensorDataset(torch.arange(6.))
-    first = Pass(Placed(data, 1, num_workers=n_workers))
-    for _, _ in zip(range(2), first): first.done()
+    first, other = (Pass(Placed(TensorDataset(torch.arange(6.)), 1, num_workers=n_workers)) for _ in range(2))
+    for _ in zip(range(2), first): first.done()
     before = torch.get_rng_state()
     first.close()
     state = first.state_dict()
     assert state['loader'] == {'n': 2}
-    other = Pass(Placed(data, 1, num_workers=n_workers))
     other.load_state_dict(state)
     assert [o.data[0].item() for o in other] == [2, 3, 4, 5] and torch.equal(before, torch.get_rng_state())
 
-# Other loaders between a stop and a resume
+# Wrappers
 
-@pytest.mark.parametrize('load', [False, True], ids=['resume', 'load'])
-def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path, load):
-    "Nothing has changed: with the first one it goes on as if nothing had happened"
+class DeviceLoader:
+    "As everybody has written one: it moves the batches of a loader"
+    def __init__(self, loader, name): setattr(self, name, loader)
+    def __len__(self): return len(*vars(self).values())
+    def __iter__(self):
+        for batch in [*vars(self).values()][0]: yield [o.to('cpu') for o in batch]
+
+@pytest.mark.filterwarnings('ignore:resume. train_dl')
+@pytest.mark.parametrize('name, stays', [('dl', False), ('dataloader', True)])
+def test_a_wrapper_is_looked_through(name, stays, tmp_path):
+    "The generator of the loader inside is part of a stop, and no worker is left of it"
+    def make():
+        torch.manual_seed(0)
+        dl = shuffled(generator=torch.Generator().manual_seed(3), num_workers=1, persistent_workers=stays)
+        return make_learner(train_dl=DeviceLoader(dl, name))
+    before = {o.pid for o in psutil.Process().children(recursive=True)}
+    check_resume(make, tmp_path, stop_at(7), n_epochs=2)
+    make().fit(1, hooks=stop_at(4))
+    assert not [o for o in psutil.Process().children(recursive=True) if o.pid not in before and alive(o.pid)]
+
+# Other loaders
+
+def test_a_loader_that_a_hook_replaces_is_used_from_the_next_epoch_on_or_refused():
+    n = []
+    def replace(learn): learn.train_dl = batches(bs=12)
+    count = LambdaHook(after_step=lambda learn: n.append(learn.n_batches))
+    make_learner(train_dl=batches(), hooks=[count, LambdaHook(after_epoch=replace)]).fit(2)
+    assert n == [5]*5 + [2]*2
+    with pytest.raises(ValueError, match='replaced train_dl in before_epoch'):
+        make_learner(train_dl=batches(), hooks=[LambdaHook(before_epoch=replace)]).fit(2)
+
+def test_another_loader_in_the_middle_of_a_pass_is_refused(tmp_path):
+    "Nothing has changed: with the first one it goes on as if nothing had happened, also from a file"
     def make(seed, *hooks):
         torch.manual_seed(seed)
         return make_learner(train_dl=shuffled(), seed=7, hooks=[GradAccum(3), *hooks])
-    whole, learn = make(0), make(0, STOP)
+    whole, stopped, loaded = make(0), make(0, STOP), make(1)
     whole.fit(2)
-    learn.fit(2)
-    if load:
-        learn.save(tmp_path/'state.pt')
-        learn = make(1)
-        learn.load(tmp_path/'state.pt')
-    first, learn.train_dl = learn.train_dl, batches(40)
-    why = 'train_dl was replaced in the middle of a pass, after 2 batches: put the first one back'
-    with pytest.raises(ValueError, match=why): learn.resume()
-    learn.train_dl = first
-    learn.resume()
-    assert digest(learn) == digest(whole)
-
-def test_another_loader_between_two_passes_is_used_as_it_is():
-    "The generators of the new one are not those of the old one"
-    def gen(seed): return torch.Generator().manual_seed(seed)
-    def make():
-        return make_learner(train_dl=shuffled(generator=gen(1)), valid_dl=shuffled(generator=gen(2)),
-                            hooks=[GradAccum(3)])
-    learn = make()
-    learn.fit(2, hooks=[stop_when(lambda learn: learn.training and learn.state.samples_seen == 15)])
-    learn.valid_dl = shuffled(generator=gen(3))
-    learn.resume()
-    expected = gen(3)
-    for _ in range(2): list(shuffled(generator=expected))
-    assert torch.equal(learn.valid_dl.generator.get_state(), expected.get_state())
+    stopped.fit(2)
+    stopped.save(tmp_path/'state.pt')
+    loaded.load(tmp_path/'state.pt')
+    for learn in stopped, loaded:
+        first, learn.train_dl = learn.train_dl, batches(40)
+        with pytest.raises(ValueError, match='train_dl was replaced.* 2 batches.*put the first'): learn.resume()
+        learn.train_dl = first
+        learn.resume()
+        assert digest(learn) == digest(whole)

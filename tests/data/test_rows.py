@@ -14,40 +14,42 @@ from trainer_nb.base import rng_state, set_seed
 from trainer_nb.data import Batch, Pass
 from trainer_nb.data.rows import rows_of
 
-DTYPES = [getattr(torch, o) for o in 'float32 float64 bfloat16 float16 int64 uint8 bool complex64'.split()]
+DTYPES = torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64
 
 def tensor(n, r, g):
     dtype, shape = r.choice(DTYPES), [n, *r.choices([1, 2, 3], k=r.randint(0, 3))]
     res = torch.randn(shape, generator=g).mul_(3).to(dtype)
-    if dtype.is_floating_point and n: res.view(-1)[r.randrange(res.numel())] = r.choice([torch.nan, torch.inf, -0.])
-    if r.random() < .3 and res.ndim > 2: res = res.transpose(1, 2)
-    return res
+    if dtype.is_floating_point: res.view(-1)[r.randrange(res.numel())] = r.choice([torch.nan, torch.inf, -0.])
+    return res.transpose(1, 2) if r.random() < .3 and res.ndim > 2 else res
 
 def loader(seed):
     "A random loader over tensors"
     r, g = random.Random(seed), torch.Generator().manual_seed(seed)
-    dataset = TensorDataset(*(tensor(n, r, g) for n in [r.randint(1, 40)] for _ in range(r.randint(1, 3))))
+    n = r.randint(1, 40)
+    dataset = TensorDataset(*(tensor(n, r, g) for _ in range(r.randint(1, 3))))
     for _ in range(r.choice([0, 0, 1, 2])):
-        n = len(dataset)
         if r.random() < .5: dataset = Subset(dataset, r.choices(range(-n, n), k=r.randint(1, n)))
         else: dataset = random_split(dataset, [n - n//3, n//3], generator=g)[0]
-    n, own = len(dataset), torch.Generator().manual_seed(seed + 1)
-    samplers = [None, SubsetRandomSampler(r.sample(range(n), r.randint(1, n)), own),
-                WeightedRandomSampler(torch.rand(n, generator=g), 2*n, generator=r.choice([own, None])),
-                RandomSampler(dataset, replacement=True, num_samples=3*n)]
-    sampler = r.choice(samplers)
-    return DataLoader(dataset, r.randint(1, 9), r.random() < .6 if sampler is None else None, sampler,
-                      drop_last=r.random() < .3, generator=r.choice([None, own]))
+        n = len(dataset)
+    own, at = torch.Generator().manual_seed(seed + 1), r.sample(range(n), r.randint(1, n))
+    sampler = r.choice([None, SubsetRandomSampler(r.choice([at, torch.tensor(at)]), own),
+                        WeightedRandomSampler(torch.rand(n, generator=g), 2*n, generator=r.choice([own, None])),
+                        RandomSampler(dataset, replacement=True, num_samples=3*n)])
+    bs, drop_last, g = r.randint(1, 9), r.random() < .3, r.choice([None, own])
+    if sampler is not None and r.random() < .3:     # the loader's `sampler` and `drop_last` say nothing then
+        return DataLoader(dataset, batch_sampler=BatchSampler(sampler, bs, drop_last), generator=g)
+    return DataLoader(dataset, bs, r.random() < .6 if sampler is None else None, sampler, drop_last=drop_last,
+                      generator=g)
 
 def data_of(batches): return (o.data if isinstance(o, Batch) else o for o in batches)
 
-def same(a, b):
+def check_same(a, b):
     assert type(a) is type(b) is list and len(a) == len(b)
     for x, y in zip(a, b):
         assert type(x) is type(y) and x.dtype == y.dtype and x.shape == y.shape and x.stride() == y.stride()
         assert x.contiguous().view(torch.uint8).equal(y.contiguous().view(torch.uint8))
 
-@pytest.mark.parametrize('seed', [*range(8), *(pytest.param(o, marks=pytest.mark.soak) for o in range(8, 60))])
+@pytest.mark.parametrize('seed', [*range(6), *(pytest.param(o, marks=pytest.mark.soak) for o in range(6, 60))])
 def test_batches_and_random_numbers_are_the_same(seed):
     "Two whole passes, with random numbers drawn in between, then one that resumes in the middle"
     passes, after = [], []
@@ -58,35 +60,28 @@ def test_batches_and_random_numbers_are_the_same(seed):
         passes.append([(b, torch.rand(1)) for _ in range(2) for b in data_of(kind(dl))])
         after.append((rng_state(), dl.generator and dl.generator.get_state()))
     for (a, drawn), (b, drawn_here) in zip(*passes, strict=True):
-        same(a, b)
+        check_same(a, b)
         assert drawn == drawn_here
-    assert equal(after[0][0], after[1][0]) and (after[0][1] is None or after[0][1].equal(after[1][1]))
-
+    assert equal(*after)
     if not passes[0]: return
+
     n = random.Random(seed).randint(1, len(passes[0])//2)
     set_seed(seed)
-    first = Pass(loader(seed))
-    walk = iter(first)
-    for _ in range(n): next(walk), first.done(), torch.rand(1)
-    state, again = first.state_dict(), Pass(loader(seed))
+    first, again = Pass(loader(seed)), Pass(loader(seed))
+    for _ in zip(range(n), first):
+        first.done()
+        torch.rand(1)
     set_seed(9)
-    again.load_state_dict(state)
-    rest = list(data_of(again))
-    for a, (b, _) in zip(rest, passes[0][n:len(passes[0])//2], strict=True): same(a, b)
+    again.load_state_dict(first.state_dict())
+    for a, (b, _) in zip(data_of(again), passes[0][n:len(passes[0])//2], strict=True): check_same(a, b)
 
-def test_batches_can_be_changed_in_place():
-    x = torch.arange(10.)
-    for b in Pass(DataLoader(TensorDataset(x), 4)): b.data[0].zero_()
-    assert x.equal(torch.arange(10.))
-
-def test_indices_are_checked():
-    data = TensorDataset(torch.arange(5))
-    for bad in [Subset(data, [1, 5]), Subset(data, [-6])]:
-        for dl in DataLoader(bad), Pass(DataLoader(bad)):
-            with pytest.raises(IndexError): list(dl)
-    at = [torch.tensor(3), torch.tensor(1)]
-    dl = DataLoader(data, 2, sampler=SubsetRandomSampler(at))
-    assert rows_of(dl) and sorted(next(iter(Pass(dl))).data[0].tolist()) == [1, 3]
+def test_a_fit_reads_rows_and_may_write_to_them(monkeypatch):
+    seen, get, x = [], TensorDataset.__getitem__, torch.ones(20, 3)
+    monkeypatch.setattr(TensorDataset, '__getitem__', lambda self, i: [seen.append(i), get(self, i)][1])
+    dl = DataLoader(TensorDataset(x, torch.randn(20, 1)), 5, shuffle=True)
+    Learner(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 1)), dl, loss_fn=nn.MSELoss(), display=False).fit(3)
+    for b in Pass(dl): b.data[0].zero_()
+    assert not seen and (x == 1).all()
 
 class OtherData(TensorDataset):
     def __getitem__(self, i): return tuple(2*o for o in super().__getitem__(i))
@@ -99,35 +94,14 @@ UNCHANGED = {
     'own sampler': DataLoader(TensorDataset(X), sampler=range(8)),
     'subclass of the dataset': DataLoader(OtherData(X)),
     'subclass of the loader': OtherLoader(TensorDataset(X)),
-    'no batches': DataLoader(TensorDataset(X), batch_size=None),
     'sparse': DataLoader(TensorDataset(X.to_sparse())),
-    'meta': DataLoader(TensorDataset(X.to('meta'))),
     'conjugate': DataLoader(TensorDataset(X.to(torch.complex64).conj())),
 }
 
 def test_other_loaders_are_left_alone():
     assert [name for name, dl in UNCHANGED.items() if rows_of(dl)] == []
 
-def test_a_fit_reads_rows(monkeypatch):
-    seen, get = [], TensorDataset.__getitem__
-    monkeypatch.setattr(TensorDataset, '__getitem__', lambda self, i: [seen.append(i), get(self, i)][1])
-    dl = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 1)), 5, shuffle=True)
-    Learner(nn.Linear(3, 1), dl, loss_fn=nn.MSELoss(), display=False).fit(3)
-    assert not seen
-
-@pytest.mark.parametrize('kind, drop_last', [(SubsetRandomSampler, False), (RandomSampler, True)])
-def test_a_batch_sampler_of_its_own(kind, drop_last):
-    "The loader's `sampler` and `drop_last` are torch's defaults then, and say nothing"
-    passes = []
-    for read in iter, Pass:
-        g = torch.Generator().manual_seed(5)
-        sampler = kind(range(10 if kind is SubsetRandomSampler else 37), generator=g)
-        dl = DataLoader(TensorDataset(torch.arange(37.)), batch_sampler=BatchSampler(sampler, 4, drop_last))
-        passes.append([b[0].tolist() for _ in range(2) for b in data_of(read(dl))])
-        assert rows_of(dl) and len(passes[-1]) == 2*len(dl)
-    assert passes[0] == passes[1]
-
-@pytest.mark.parametrize('n, drop_last, stop', [(20, False, 5), (22, False, 2), (22, False, 5), (22, True, 4)])
+@pytest.mark.parametrize('n, drop_last, stop', [(20, False, 5), (22, False, 2), (22, True, 4)])
 def test_a_pass_that_is_left_draws_no_more_than_torchs(n, drop_last, stop):
     "At the end of a pass, torch draws from the loader's generator once more"
     orders = []

@@ -1,13 +1,12 @@
 "`Table` against scikit-learn's encoders, fitted on the training rows; what it learned in files, and in predictions"
 import json
 
-import numpy as np
-import pandas as pd
-import pytest
+import numpy as np, pandas as pd, pytest
 from sklearn.preprocessing import OrdinalEncoder
+
 from trainer_nb.all import *
 
-def frame(n=200, seed=0):
+def frame(n=100, seed=0):
     rng = np.random.default_rng(seed)
     res = pd.DataFrame({'kind': rng.choice(['b', 'a', 'c', None], n), 'hour': rng.integers(0, 24, n),
                         'size': rng.normal(50, 9, n), 'count': rng.integers(0, 99, n), 'is_new': rng.random(n) < .5})
@@ -29,50 +28,43 @@ def test_equals_scikit_learn_fitted_on_the_training_rows():
         want['gap'] = rows['size'].isna().astype(float)
         assert np.allclose(found[1], want, atol=1e-6)
     assert table.train[2].dtype == torch.float32 and np.allclose(table.train[2], train.price)
-    assert table.n_numbers == 3 and [n for n, _ in table.sizes] == [4, 25, 3]
+    assert table.n_numbers == 3 and [n for n, _ in table.sizes] == [4, train.hour.nunique() + 1, 3]
 
 def test_validation_rows_teach_nothing():
-    df = frame()
-    train, valid = split(df)
+    train, valid = split(frame())
     other = valid.assign(size=1e6, kind='z', hour=77)
     with pytest.warns(UserWarning, match='no value of column'):
         a, b = (Table(train, 'price', valid=o, categories=['hour']) for o in (valid, other))
-    assert a.state_dict() == b.state_dict()
-    assert (b.valid[0][:, :2] == 0).all()
+    assert a.state_dict() == b.state_dict() and (b.valid[0][:, :2] == 0).all()
 
 def test_one_row_of_each_dtype():
     "A file of one row has other types than that of the training"
     df = frame().convert_dtypes()
     table = Table(df, 'price')
-    row = {'kind': 'a', 'hour': 3, 'size': None, 'count': 4, 'is_new': True}
-    assert torch.equal(table.inputs(pd.DataFrame([row]))[1], table.inputs(pd.DataFrame([row]).convert_dtypes())[1])
+    row = pd.DataFrame([{'kind': 'a', 'hour': 3, 'size': None, 'count': 4, 'is_new': True}])
+    assert torch.equal(table.inputs(row)[1], table.inputs(row.convert_dtypes())[1])
     strange = df.assign(kind=pd.Series(range(len(df))).map(str).astype('category'))
     with pytest.warns(UserWarning, match="no value of column 'kind'"): table.inputs(strange)
-    with pytest.warns(UserWarning, match='160 values in 160 rows'): Table(strange, 'price')
+    with pytest.warns(UserWarning, match='80 values in 80 rows'): Table(strange, 'price')
     with pytest.raises(ValueError, match='infinite'): table.inputs(df.assign(size=np.inf))
 
-def learner(table, data=True):
-    set_seed(0)
-    data = dict(train_dl=table) if data else dict(state=[table])
-    return Learner(TableNet(table), **data, loss_fn=F.cross_entropy, lr=.01, display=False, device='cpu')
-
 def test_saved_with_the_learner_and_used_by_predict(tmp_path):
+    def learner(table, data=True):
+        set_seed(0)
+        given = dict(train_dl=table) if data else dict(state=[table])
+        return Learner(TableNet(table), **given, loss_fn=F.cross_entropy, lr=.01, display=False, device='cpu')
     df = frame().dropna(subset='kind')
-    table = Table(df, 'kind', categories=['hour'])
+    table, other = (Table(o, 'kind', categories=['hour']) for o in (df, df.assign(size=df['size']*3 + 1)))
     assert table.classes == ['a', 'b', 'c'] and table.train[2].max() == 2
-    learn = learner(table)
+    learn, new = learner(table), frame(30, seed=2).drop(columns='kind')
     learn.fit(1)
     learn.save(tmp_path/'a.ckpt')
-    new = frame(30, seed=2).drop(columns='kind')
     want = learn.predict(new)
     assert torch.equal(want, learn(*table.inputs(new)))
-    other = Table(df.assign(size=df['size']*3 + 1), 'kind', categories=['hour'])   # another scale
-    fresh = learner(other, data=False)
-    fresh.load(tmp_path/'a.ckpt')
-    assert torch.equal(fresh.predict(new), want)
     state = json.loads(json.dumps(table.state_dict()))
-    with pytest.raises(ValueError, match='the state of Table'): other.load_state_dict({**state, 'gaps': 3})
-    bare = learner(Table.from_state(state), data=False)
-    bare.load(tmp_path/'a.ckpt')
-    assert torch.equal(bare.predict(new), want)
-    with pytest.raises(ValueError, match='no column'): bare.predict(new.drop(columns='size'))
+    for o in other, Table.from_state(state):     # of another scale, and without data
+        loaded = learner(o, data=False)
+        loaded.load(tmp_path/'a.ckpt')
+        assert torch.equal(loaded.predict(new), want)
+    with pytest.raises(ValueError, match='state of Table'): other.load_state_dict({**state, 'gaps': 3})
+    with pytest.raises(ValueError, match='no column'): loaded.predict(new.drop(columns='size'))

@@ -10,15 +10,15 @@ from test_distributed import check_equal, learner, noisy
 from trainer_nb.all import EMA, Accelerate, Checkpoint, Compile, GradAccum, GradClip, LambdaHook, set_seed
 from trainer_nb.base import local
 
-def sharded(*units, copies=1):
-    policy = {'auto_wrap_policy': 'transformer_based_wrap', 'transformer_cls_names_to_wrap': units} if units else {}
+def sharded(copies, *units):
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy='transformer_based_wrap',
+                                            transformer_cls_names_to_wrap=['Sequential', *units])
     config = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=2) if copies > 1 else None
-    return Accelerate(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2, **policy),
-                      parallelism_config=config)
+    return Accelerate(cpu=True, fsdp_plugin=plugin, parallelism_config=config)
 
-def run(case, n_epochs, copies, *hooks):
+def check_case(case, n_epochs, copies, *hooks):
     "A fit, whose ranks have their part of everything; then it is saved, and goes on"
-    alone, learn = learner(case, *hooks), learner(case, *hooks, sharded('Sequential', copies=copies))
+    alone, learn = learner(case, *hooks), learner(case, *hooks, sharded(copies))
     alone.fit(n_epochs)
     learn.fit(n_epochs)
     for p in learn.opt.param_groups[0]['params']:
@@ -34,35 +34,34 @@ def run(case, n_epochs, copies, *hooks):
             set_seed(7)
             o.fit(1)
 
-def run_twice(copies):
+def check_resume(copies):
     "Stopped in an open window, resumed here, from a checkpoint, and from a file with a window of whole gradients"
-    def make(*hooks): return noisy(sharded(copies=copies), *hooks)
+    def make(*hooks): return noisy(sharded(copies), *hooks)
     def stop(learn):
         if learn.state.optimizer_step == 4 and learn.state.batch_idx == 1: learn.stop()
-    whole, learn = make(), make(LambdaHook(after_step=stop), Checkpoint('kept', every=2))
+    def kept(): return Checkpoint('kept', every=2)
+    whole, learn, there, again = make(), make(LambdaHook(after_step=stop), kept()), make(kept()), make()
     whole.fit(3)
     learn.fit(3)
     assert learn.cancelled == 'stop' and learn.state.epoch < 3
     learn.save('stopped.pt')
     torch.distributed.barrier()
-    (there := make(Checkpoint('kept', every=2))).fit(3, resume=True)
+    there.fit(3, resume=True)
     learn.resume()
-    (again := make()).fit(3, resume='stopped.pt')
+    again.fit(3, resume='stopped.pt')
     for o in learn, there, again:
         assert all(map(torch.equal, *([local(p) for p in m.model.parameters()] for m in (whole, o))))
         assert o.history.steps == whole.history.steps
 
-def is_refused(message, case, *hooks, error=ValueError):
-    with pytest.raises(error, match=message): learner(case, *hooks).fit(1)
-
 if __name__ == '__main__':
     path, copies = Path(sys.argv[1]), int(sys.argv[2])
-    run('adam', 2, copies)
-    run('accumulation and clip', 1, copies)
-    run('plain', 1, copies, GradClip(norm_per_tensor=.02), GradAccum(2))
-    run_twice(copies)
-    is_refused('EMA does not work on a sharded model', 'plain', sharded(copies=copies), EMA(.9))
-    is_refused('Compile does not work on a sharded model', 'plain', sharded(copies=copies), Compile())
-    is_refused('yields losses does not work', 'two optimizers', sharded('Sequential', 'Linear', copies=copies),
-               error=NotImplementedError)
+    check_case('adam', 2, copies)
+    check_case('accumulation and clip', 1, copies)
+    check_case('plain', 1, copies, GradClip(norm_per_tensor=.02), GradAccum(2))
+    check_resume(copies)
+    for hook in EMA(.9), Compile():
+        with pytest.raises(ValueError, match='does not work on a sharded model'):
+            learner('plain', sharded(copies), hook).fit(1)
+    with pytest.raises(NotImplementedError, match='yields losses'):
+        learner('two optimizers', sharded(copies, 'Linear')).fit(1)
     path.touch()
