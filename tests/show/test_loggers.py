@@ -22,23 +22,17 @@ def start(seed, *hooks, **kwargs):
     return make_learner(**{'train_dl': shuffled(), 'valid_dl': batches(seed=2), 'metrics': [accuracy], 'seed': 7,
                            'hooks': hooks, **kwargs})
 
-def crash(step):
-    return LambdaHook(after_loss=lambda learn: 1/0 if learn.training and learn.state.optimizer_step == step else 0)
-
 def noted(name):
     "A hook that records a value of each training batch"
     return LambdaHook(after_loss=lambda learn: learn.training and learn.record(name, learn.state.optimizer_step + .5))
 
-def crashed_and_resumed(tmp_path, make, steps=(4, 8, 13)):
-    "A training that fails three times, each time after its last checkpoint, and is resumed by a new learner and logger"
-    for i, step in enumerate(steps):
-        with pytest.raises(ZeroDivisionError):
-            start(i, make(), crash(step), Checkpoint(tmp_path/'c', every=3)).fit(**FIT, resume=True)
-    learn, whole = start(9, make(), Checkpoint(tmp_path/'c', every=3)), start(0)
-    learn.fit(**FIT, resume=True)
-    whole.fit(**FIT)
-    assert record(learn) == record(whole)
-    return learn.history
+ODD = 'two\nlines\u2028end "a, b"\rc'
+
+def all_of(tmp_path):
+    "Loggers of all kinds, and hooks that record values"
+    files = [CSVLogger(tmp_path/f'{what}.csv', what) for what in ('epochs', 'steps', 'valids')]
+    services = [TensorBoardLogger(tmp_path/'tb'), MLflowLogger('p'), WandbLogger('p')]
+    return [JSONLLogger(tmp_path/'log.jsonl'), *files, *services, noted('mine'), noted(ODD)]
 
 def expected(h, epoch=''):
     "dict: name → [(step, value)] of a history"
@@ -53,21 +47,50 @@ def expected(h, epoch=''):
 
 def lines(path): return [json.loads(o) for o in path.read_text().splitlines()]
 
-def test_jsonl(tmp_path):
-    h = crashed_and_resumed(tmp_path, lambda: JSONLLogger(tmp_path/'log.jsonl'))
-    rows, got = lines(tmp_path/'log.jsonl'), {}
+def check_logs(tmp_path, h, run, events):
+    "Files, and what services got, agree with the history"
+    got, rows = {}, lines(tmp_path/'log.jsonl')
     for o in rows:
-        names = {'step': ('train_loss', 'lr'), 'valid': ('valid_loss', 'valid_accuracy'),
-                 'epoch': ('train_loss', 'train_accuracy', 'time_s')}[o['kind']]
-        for k in names: got.setdefault('epoch/'*(o['kind'] == 'epoch') + k, []).append((o['batch'], o[k]))
-    assert got == expected(h, 'epoch/') and [o['batch'] for o in rows] == sorted(o['batch'] for o in rows)
+        kind, batch = o.pop('kind'), o.pop('batch')
+        for k in (k for k in o if k not in ('epoch', 'step') and (kind != 'epoch' or k[:5] in ('train', 'time_'))):
+            got.setdefault('epoch/'*(kind == 'epoch') + k, []).append((batch, o[k]))
+    assert got == expected(h, 'epoch/')
+    for what in 'epochs', 'steps', 'valids':
+        with open(tmp_path/f'{what}.csv', newline='') as f: table = [*csv.DictReader(f)]
+        for name, values in getattr(h, what).items(): assert [float(o[name]) for o in table] == values, (what, name)
+    kept = events(tmp_path/'tb')        # in float32
+    for name, points in expected(h, 'epoch/').items():
+        if name == ODD: continue        # no tag of TensorBoard
+        assert [(o.step, o.value) for o in kept.Scalars(name)] == [
+            (i, torch.tensor(v).float().item()) for i, v in points], name
+    sent = {(k, step): v for k, step, v in run.sent if k != 'epoch_time_s'}      # which cannot tell what they have
+    assert sent == {(k, step): v for k, points in expected(h, 'epoch_').items() for step, v in points
+                    if k != 'epoch_time_s'}
 
-@pytest.mark.parametrize('what', ['epochs', 'steps', 'valids'])
-def test_csv(tmp_path, what):
-    from pandas import read_csv
-    h = crashed_and_resumed(tmp_path, lambda: CSVLogger(tmp_path/'log.csv', what))
-    table = read_csv(tmp_path/'log.csv')
-    for name, values in getattr(h, what).items(): assert table[name].tolist() == values, name
+def fitted(seed, tmp_path, *hooks):
+    "A learner whose fit is resumed from its checkpoint, if there is one; it may crash"
+    learn = start(seed, *all_of(tmp_path), Checkpoint(tmp_path/'c', every=3), *hooks)
+    try: learn.fit(**FIT, resume=True)
+    except ZeroDivisionError: assert hooks
+    return learn
+
+@pytest.mark.parametrize('how', ['crash', 'resume', 'checkpoint'])
+def test_loggers_agree_with_the_history(tmp_path, how, run, events):
+    "After three crashes, each after the last checkpoint; or a stop that finds values unpacked; in new learners, too"
+    def crash(step):
+        return LambdaHook(after_loss=lambda learn: learn.training and 1/(learn.state.optimizer_step != step))
+    if how == 'crash':
+        for i, step in enumerate((4, 8, 13)): fitted(i, tmp_path, crash(step))
+        learn = fitted(9, tmp_path)
+    else:
+        learn = fitted(0, tmp_path, stop_at(7))
+        assert learn.stopped
+        if how == 'resume': learn.resume()
+        else: learn = fitted(9, tmp_path)
+    whole = start(0, noted('mine'), noted(ODD))
+    whole.fit(**FIT)
+    assert record(learn) == record(whole)
+    check_logs(tmp_path, learn.history, run, events)
 
 
 # Services
@@ -104,15 +127,11 @@ def run(monkeypatch):
     for name, o in ('wandb', run), ('trackio', run), ('mlflow', mlflow): monkeypatch.setitem(sys.modules, name, o)
     return run
 
-@pytest.mark.parametrize('cls', [WandbLogger, TrackioLogger])
-def test_services_get_what_the_history_holds(run, cls):
-    got = {}
-    learn = start(0, cls('p'), config=CONFIG)
-    learn.fit(**FIT)
-    for k, step, v in run.sent: got.setdefault(k, []).append((step, v))
-    assert got == expected(learn.history, 'epoch_')
-    start(0, cls('p', config={'mine': 1}), config=CONFIG).fit(1)
-    assert run.configs == [FLAT, {'mine': 1}]
+def test_trackers_get_settings(run):
+    for cls in WandbLogger, TrackioLogger:
+        start(0, cls('p'), config=CONFIG).fit(1)
+        start(0, cls('p', config={'mine': 1}), config=CONFIG).fit(1)
+    assert run.configs == [FLAT, {'mine': 1}]*2 and {'train_loss', 'epoch_train_loss'} < {k for k, *_ in run.sent}
 
 def test_settings_reach_mlflow(run):
     more = {'more': {i: i for i in range(150)}, 'a=b': 'x'*9000}
@@ -139,14 +158,6 @@ def events():
     accumulator = 'tensorboard.backend.event_processing.event_accumulator'
     reader = pytest.importorskip(accumulator, reason='needs tensorboard').EventAccumulator
     return lambda folder: reader(str(folder), size_guidance={'scalars': 0}).Reload()
-
-def test_tensorboard(tmp_path, events):
-    "It keeps float32"
-    h = crashed_and_resumed(tmp_path, lambda: TensorBoardLogger(tmp_path/'tb'))
-    kept = events(tmp_path/'tb')
-    for name, points in expected(h, 'epoch/').items():
-        got = [(o.step, o.value) for o in kept.Scalars(name)]
-        assert got == [(i, torch.tensor(v).float().item()) for i, v in points], name
 
 def test_tensorboard_has_settings_to_compare_runs_by(tmp_path, events):
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -193,37 +204,7 @@ def test_tensorboard_draws_the_model_and_changes_nothing(tmp_path, make, parts, 
     assert all(part in graph for part in parts)
 
 
-# Values that hooks record
-
-def read_jsonl(path, name, sent, events): return [(o['batch'], o[name]) for o in lines(path) if o['kind'] == 'step']
-
-def read_csv_steps(path, name, sent, events):
-    with open(path, newline='') as f: rows = list(csv.DictReader(f))
-    return [(int(o['batch']), float(o[name])) for o in rows]
-
-def read_events(path, name, sent, events): return [(o.step, o.value) for o in events(path).Scalars(name)]
-
-def read_sent(path, name, sent, events):
-    return sorted({(step, v) for k, step, v in sent if k == name})      # one of them cannot tell what it has
-
-KINDS = {
-    'JSONL': (JSONLLogger, read_jsonl), 'CSV': (lambda path: CSVLogger(path, 'steps'), read_csv_steps),
-    'TensorBoard': (TensorBoardLogger, read_events),
-    'MLflow': (lambda path: MLflowLogger('p'), read_sent), 'wandb': (lambda path: WandbLogger('p'), read_sent)}
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_values_that_a_stop_finds_unpacked_are_logged_after_a_resume(tmp_path, run, events, kind):
-    "In this learner, and in a new one from a checkpoint"
-    make, read = KINDS[kind]
-    for again in 'resume', 'checkpoint':
-        path = tmp_path/again
-        run.sent.clear()
-        def learner(): return start(0, make(path), noted('mine'), stop_at(7), Checkpoint(tmp_path/f'{again}.c'))
-        learn = learner()
-        learn.fit(2)
-        if again == 'resume': learn.resume()
-        else: (learn := learner()).fit(2, resume=True)
-        assert read(path, 'mine', run.sent, events) == [(i + 1, i + .5) for i in range(10)]
+# Values of each batch
 
 def test_a_reserved_name_is_refused_and_harms_no_later_fit(tmp_path):
     learn = start(0, JSONLLogger(tmp_path/'log'))
@@ -231,16 +212,6 @@ def test_a_reserved_name_is_refused_and_harms_no_later_fit(tmp_path):
         with pytest.raises(ValueError, match=f'`{name}` cannot be recorded'): learn.fit(1, hooks=[noted(name)])
     with pytest.raises(TypeError, match='expected a string'): learn.fit(1, hooks=[noted(7)])
     assert len(learn.fit(1)) == 1
-
-@pytest.mark.parametrize('kind', ['JSONL', 'CSV'])
-def test_names_with_line_ends_are_read_back_after_a_resume(tmp_path, kind):
-    make, read = KINDS[kind]
-    path, name = tmp_path/'log', 'two\nlines\u2028end "a, b"\rc'
-    def fit(*hooks): start(0, make(path), noted(name), Checkpoint(tmp_path/'c', every=3), *hooks).fit(2, resume=True)
-    for step in 4, 8:
-        with pytest.raises(ZeroDivisionError): fit(crash(step))
-    fit()
-    assert read(path, name, [], None) == [(i + 1, i + .5) for i in range(10)]
 
 @pytest.mark.parametrize('seed', [0, 1])
 def test_each_batch_is_logged_once_whatever_reads_the_history_before(tmp_path, seed):
@@ -287,15 +258,15 @@ def test_no_line_of_another_run_is_lost(tmp_path, make, capsys):
     assert 'log.2.txt' in capsys.readouterr().out
 
 @FILES
-@pytest.mark.parametrize('strange', ['{"note": "by hand"}\n', '{"kind": "st', '\n', 'a,b,c\n', '\x00\xff\n'])
-def test_lines_by_hand_do_not_stop_a_fit(tmp_path, make, strange):
-    path, other = tmp_path/'log', tmp_path/'other'
-    learn = start(0, make(path))
-    learn.fit(1)
-    with open(path, 'a') as f: f.write(strange)
-    learn.fit(1)
-    start(0, make(other)).fit(2)
-    assert len(path.read_text().splitlines()) == len(other.read_text().splitlines())
+def test_lines_by_hand_do_not_stop_a_fit(tmp_path, make):
+    for i, strange in enumerate(['{"note": "by hand"}\n', '{"kind": "st', '\n', 'a,b,c\n', '\x00\xff\n']):
+        path = tmp_path/f'log{i}'
+        learn = start(0, make(path))
+        learn.fit(1)
+        n = len(path.read_text().splitlines())
+        with open(path, 'a') as f: f.write(strange)
+        learn.fit(1)
+        assert len(path.read_text().splitlines()) == 2*n - (make is CSVLogger), strange      # one header
 
 @FILES
 def test_a_state_of_anybody_moves_and_cuts_no_file(tmp_path, make):
