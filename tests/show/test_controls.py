@@ -82,17 +82,17 @@ def by_signal(f):
 
 @pytest.mark.parametrize('by', [by_hook, by_thread, by_signal])
 def test_requests_are_done_at_the_next_boundary(by):
-    def fitted(what):
-        learn = start(At(3, lambda learn: by(lambda: learn.request(what))))
+    seen = []
+    def look(learn): seen.append((learn.state.batch_idx, learn.batch, threading.current_thread()))
+    def fitted(*whats):
+        learn = start(At(3, lambda learn: [by(lambda: learn.request(o)) for o in whats]))
         learn.fit(3)
         return learn
-    learn = fitted('stop')
+    learn = fitted(look, 'stop')
     assert learn.cancelled == 'stop' and learn.state.batch_idx == 3 and not len(learn.history)
+    assert seen == [(3, None, threading.current_thread())]
     learn = fitted('stop_epoch')
     assert learn.cancelled is None and len(learn.history) == 1 and learn.history.epochs['valid_loss']
-    seen = []
-    fitted(lambda learn: seen.append((learn.state.batch_idx, learn.batch, threading.current_thread())))
-    assert seen == [(3, None, threading.current_thread())]
 
 
 # Pause
@@ -142,18 +142,6 @@ def test_stop_in_a_pause(n, how, screen):
     learn.resume()
     assert digest(learn) == calm()
 
-def test_the_second_interrupt_in_a_pause():
-    seen = []
-    class Display(Hook):
-        provides = 'display'
-        def pause(self, learn, is_paused, skipped_s=0.): seen.append(is_paused)
-    def f(learn):
-        learn.request(pause)
-        learn.request(lambda learn: (interrupt(), interrupt()))
-    with pytest.raises(KeyboardInterrupt) as e: start(Display(), At(2, f)).fit(2)
-    assert not isinstance(e.value, TrainingInterrupted) and seen == [True, False]
-
-
 # Buttons
 
 def test_scale_lr_keeps_the_ratios_of_tensors():
@@ -193,13 +181,6 @@ def test_the_last_answer_is_left(screen):
     assert screen.shown[-1]['text/plain'] == 'stopped at batch 3' and VIEW not in screen.shown[-1]
     learn.resume()
     assert screen.shown[-1]['text/plain'] == '' and VIEW in screen.shown[-2] and len(learn.history) == 1
-
-@pytest.mark.parametrize('n, n_epochs', [(2, 1), (10, 2)])      # of 5 training and 4 validation batches
-def test_stop_after_epoch_says_when(n, n_epochs, screen):
-    "In the last epoch, too, where it changes nothing"
-    learn = start(Controls(), At(n, click('Stop after epoch')))
-    learn.fit(2)
-    assert screen.done() == [f'stopped at batch {5*n_epochs}'] and len(learn.history) == n_epochs
 
 @pytest.mark.parametrize('end', [lambda learn: None, lambda learn: 1/0, interrupt])
 def test_nothing_is_left(end, screen):
