@@ -174,14 +174,6 @@ def test_checkpoint_button(screen):
     learn.fit(1, hooks=[hook, At(2, click('Checkpoint now', 'Stop after batch'))])      # it comes before the stop
     assert learn.cancelled == 'stop' and len(hook.saved) == 2
 
-def test_the_last_answer_is_left(screen):
-    learn = start(Controls(), At(2, click('Stop after epoch')), At(3, click('Stop after batch')))
-    learn.fit(2)
-    assert screen.said == ['Stop after epoch: asked', 'Stop after batch: asked', 'stopped at batch 3']
-    assert screen.shown[-1]['text/plain'] == 'stopped at batch 3' and VIEW not in screen.shown[-1]
-    learn.resume()
-    assert screen.shown[-1]['text/plain'] == '' and VIEW in screen.shown[-2] and len(learn.history) == 1
-
 @pytest.mark.parametrize('end', [lambda learn: None, lambda learn: 1/0, interrupt])
 def test_nothing_is_left(end, screen):
     "No widget, no reference to the learner, and a click that comes too late does nothing"

@@ -19,17 +19,17 @@ def mean(values):
     known = [*filter(math.isfinite, values)]
     return math.fsum(known)/len(known) if known else math.nan
 
-def history(losses, valids=(), ends=None, name='loss', metrics=None, lr=None):
+def history(losses, valids=(), ends=None, metrics=None, lr=None):
     "A history with plain means of epochs, of equal lengths unless `ends` is given; metrics: name → list"
     h, n = History(), len(losses)
     ends = ends or [n*(e + 1)//len(valids) for e in range(len(valids))]
-    h.columns.extend(n, {'train_' + name: losses, 'lr': lr or [.1]*n})
+    h.columns.extend(n, {'train_loss': losses, 'lr': lr or [.1]*n})
     for e, (start, end) in enumerate(zip([0, *ends], ends)):
         row = {k: values[e] for k, values in (metrics or {}).items()}
-        if valids: row |= {'valid_' + name: valids[e]}
+        if valids: row['valid_loss'] = valids[e]
         valid = {k: v for k, v in row.items() if k.startswith('valid_')}
         if valids: h.valid_rows.append({'batch': end, 'epoch': e, 'step': end, **valid})
-        h.epoch_rows.append({'epoch': e, 'train_' + name: mean(losses[start:end]), **row, 'lr': .1, 'time_s': 1.})
+        h.epoch_rows.append({'epoch': e, 'train_loss': mean(losses[start:end]), **row, 'lr': .1, 'time_s': 1.})
         h.ends.append(end)
     return h
 
@@ -291,17 +291,16 @@ def test_each_metric_has_a_panel_in_the_order_of_the_table(n):
 
 def test_no_two_curves_look_alike_and_constant_rates_are_words():
     "Curves beyond the eighth have dashes; no other loss has the colours of training and validation"
-    metrics = {f'valid_{o}': [.5, .6] for o in ('loss_g', 'a_loss_d', 'f1')}
-    losses, metrics = picture(history([1.]*60, [1., .9], name='loss_d', metrics=metrics)).panels
-    assert [o.color for o in losses.lines if o.name.startswith(('train', 'valid'))] == [*COLORS[:4]]
-    assert [o.color for o in metrics.lines if o.name] == [COLORS[1]]
-    h = history([1.]*60, [1., .9], metrics={f'valid_city_{k}_loss': [.1*k, .1*k + .01] for k in range(11)})
-    valid = [o for o in picture(h).panels[0].lines if o.name.startswith('valid')]
-    assert len(valid) == 12 and len({(o.color, o.dash) for o in valid} - {(COLORS[0], '')}) == 12
-    h = History()
-    h.columns.extend(8, {'train_loss': [1.]*8, 'lr_a': [.1]*8, 'lr_b': [.001]*8})
-    panel, = picture(h).panels
-    assert [o.name for o in panel.lines if o.name.startswith('lr')] == ['lr_a 0.1', 'lr_b 0.001']
+    metrics = {f'valid_city_{k}_loss': [.1*k, .1*k + .01] for k in range(11)}
+    h = history([1.]*60, [1., .9], metrics={**metrics, 'valid_f1': [.5, .6]}, lr=[.001]*60)
+    losses, f1 = picture(h).panels
+    lines = [o for o in losses.lines if o.name.startswith(('train', 'valid'))]
+    assert len(lines) == len({(o.color, o.dash) for o in lines}) == 13
+    assert [o.color for o in lines[:2]] == [*COLORS[:2]]
+    assert not {*COLORS[:2]} & {o.color for o in lines[2:] if not o.dash}
+    assert any(o.dash and f'"{o.dash}"' in losses.svg() for o in lines)
+    assert [o.color for o in f1.lines if o.name] == [COLORS[1]]
+    assert [o.name for o in losses.lines if o.name.startswith('lr')] == ['lr 0.001']
     assert len(picture(history([1.]*4, lr=[.1, .1, .1, .2])).panels) == 2
 
 def test_numbers_at_the_axes_differ_and_do_not_overlap():
