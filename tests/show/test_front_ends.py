@@ -1,5 +1,5 @@
 "The same fit in kernels, exports, terminals and pipes: the same numbers, and nothing that the place cannot show"
-import fcntl, os, struct, subprocess, sys, termios
+import fcntl, os, re, struct, subprocess, sys, termios
 from functools import cache, partial
 
 import nbformat, pytest
@@ -7,8 +7,6 @@ import nbformat, pytest
 from common import digest
 from fits import N_EPOCHS, environment, start, tests
 from shown import check_interrupted, check_lines, check_markdown, check_notebook, check_outputs, check_shown
-from trainer_nb.draw import Chart, Line, Panel
-from trainer_nb.show import Notebook, Status
 
 FIT = 'learn = start(step_s=.005)\nlearn.fit(N_EPOCHS)'
 DIGEST = 'print(digest(learn)[:16])'
@@ -41,14 +39,14 @@ thread = threading.Thread(target=learn.fit, args=[N_EPOCHS])
 thread.start()
 while not len(learn.history): time.sleep(.01)'''
 
-def fit(hook=''): return f'learn = start({hook})\nlearn.fit(N_EPOCHS)'
-
 MANY = '''def above(k):
     def f(pred, targ): return (pred.softmax(1).amax(1) > .05*k).float().mean()
     f.__name__ = f'above_{k}'
     return f
 learn = start(metrics=[accuracy, *map(above, range(7, 13))], train_dl=shuffled(5*23))
 learn.fit(100)'''
+
+def fit(hook=''): return f'learn = start({hook})\nlearn.fit(N_EPOCHS)'
 
 def at_step_25(what):
     return f'LambdaHook(after_step=lambda learn: learn.training and learn.state.optimizer_step == 25 and {what})'
@@ -73,38 +71,28 @@ def in_a_thread(first, live, nothing, *rest):
     check_end('stopped', first, *rest, n_rows=None)
 
 def failed(fit, shown):
-    check_outputs(fit, 'failed', 1, 'ZeroDivisionError')
-    check_outputs(shown, 'failed', 1)
+    for outputs, *error in (fit, 'ZeroDivisionError'), (shown,): check_outputs(outputs, 'failed', 1, *error)
 
-def lossy(fit, shown, digest):      # however many updates are lost: the next one shows all
-    check_outputs(fit)
-    cleared([], shown, digest)
-
-def lossy_to_the_end(fit, n_lost, shown, digest):
-    assert int(n_lost[0].data['text/plain'])
-    cleared([], shown, digest)
-
-def cleared(fit, shown, digest):
+def shown_again(fit, *cells):
+    "However many updates were lost, or outputs cleared, what comes next shows all"
+    *lost, shown, digest = cells
     assert not [o for o in fit if o.output_type in ('error', 'stream')]
+    for o in lost: assert int(o[0].data['text/plain'])
     check_outputs(shown)
     check_digest(digest)
 
 STOPS = ['learn.show()', 'learn.resume()', DIGEST]
 CELLS = {       # name → check of its outputs, sources of its cells
     'fit': (lambda *cells: [*map(check_outputs, cells)], FIT, 'learn.history', 'learn.show()'),
-    'thousands of steps': (partial(check_outputs, n_rows=20),
-                           'learn = start(train_dl=shuffled(5*150))\nlearn.fit(20)'),
     'a hundred epochs': (partial(check_outputs, n_rows=100), MANY),
     'failed': (failed, fit('Fail()'), 'learn.show()'),
     'stopped': (partial(check_end, 'stopped'), fit(at_step_25('learn.stop()')), *STOPS),
     'interrupted': (interrupted, fit(at_step_25('signal.raise_signal(signal.SIGINT)')), *STOPS),
     'in a thread': (in_a_thread, THREAD, 'learn.show()', 'learn.stop()\nthread.join()', *STOPS),
-    **{f'lossy {keep}': (lossy, fit(f'Lossy({keep}), Pace()'), 'learn.show()', DIGEST) for keep in (0, .3)},
-    'lossy to the end': (lossy_to_the_end, fit('Lossy(0, to_the_end=True)'), 'learn.get_hook(Lossy).restore()',
+    'lossy': (shown_again, fit('Lossy(.3), Pace()'), 'learn.show()', DIGEST),
+    'lossy to the end': (shown_again, fit('Lossy(0, to_the_end=True)'), 'learn.get_hook(Lossy).restore()',
                          'learn.show()', DIGEST),
-    **{f'cleared {wait}': (cleared, fit(f'ClearOutput(wait={wait})'), 'learn.show()', DIGEST)
-       for wait in (False, True)},
-}
+    'cleared': (shown_again, fit('ClearOutput(wait=False)'), 'learn.show()', DIGEST)}
 
 @pytest.fixture(scope='module')
 def ran(tmp_path_factory):
@@ -118,15 +106,12 @@ def ran(tmp_path_factory):
     # a kernel may send the two parts of a `print` one by one
     NotebookClient(nb, km=manager, timeout=120, allow_errors=True, coalesce_streams=True,
                    extra_arguments=['--log-level=ERROR']).execute(env=environment(tmp_path_factory.mktemp('kernel')))
+    check_notebook(nb)
     outputs = iter([cell.outputs for cell in nb.cells[2:]])
-    return {name: [next(outputs) for _ in sources] for name, (_, *sources) in CELLS.items()} | {'notebook': nb}
+    return {name: [next(outputs) for _ in sources] for name, (_, *sources) in CELLS.items()}
 
 @pytest.mark.parametrize('name', CELLS)
 def test_in_a_kernel(ran, name): CELLS[name][0](*ran[name])
-
-def test_nothing_of_widgets_is_saved(ran): check_notebook(ran['notebook'])
-
-# Tools
 
 @pytest.mark.soak
 def test_papermill_and_markdown(tmp_path):
@@ -141,31 +126,15 @@ def test_papermill_and_markdown(tmp_path):
     tool('-m', 'nbconvert', '--to', 'markdown', 'out.ipynb', cwd=tmp_path)
     check_markdown((tmp_path/'out.md').read_text(encoding='utf-8'))
 
+
 # Terminals and pipes
 
-class Screen:
-    "What a terminal shows; a line that is too long wraps"
-    def __init__(self, columns): self.columns, self.lines, self.x, self.n_wraps = columns, [''], 0, 0
-
-    def write(self, text):
-        for c in text:
-            if c == '\r': self.x = 0
-            elif c == '\n': self.lines.append('')
-            else:
-                assert c.isprintable(), repr(c)
-                if self.x == self.columns:
-                    self.n_wraps, self.x = self.n_wraps + 1, 0
-                    self.lines.append('')
-                self.lines[-1] = self.lines[-1][:self.x].ljust(self.x) + c + self.lines[-1][self.x+1:]
-                self.x += 1
-
 def terminal(*args, columns, cwd):
-    "Run `python args` in a pseudo-terminal of some width; returns its `Screen`, and all that was written"
+    "Run `python args` in a pseudo-terminal of some width; returns all that was written"
     main, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
-    child = subprocess.Popen([sys.executable, *map(str, args)], cwd=cwd,
-                             env={**environment(cwd/'env'), 'TERM': 'dumb'}, stdin=side, stdout=side, stderr=side,
-                             start_new_session=True)
+    child = subprocess.Popen([sys.executable, *map(str, args)], cwd=cwd, stdin=side, stdout=side, stderr=side,
+                             env={**environment(cwd/'env'), 'TERM': 'dumb'}, start_new_session=True)
     os.close(side)
     data = b''
     try:
@@ -175,47 +144,25 @@ def terminal(*args, columns, cwd):
         child.kill()
         child.wait()
         os.close(main)
-    screen = Screen(columns)
-    screen.write(data.decode())
-    return screen, data.decode()
+    return data.decode()
 
 def read(fd):
     "What there is, b'' at the end"
     try: return os.read(fd, 2**16)
     except OSError: return b''
 
-def test_screen():
-    screen = Screen(4)
-    screen.write('ab\rc\r\n1234\r5\r\n12345')
-    assert screen.lines == ['cb', '5234', '1234', '5'] and screen.n_wraps == 1
+IPYTHON = ['-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c',
+           f'from fits import *\nlearn = start(Pace())\nlearn.fit(N_EPOCHS);\n{DIGEST}']
 
-def test_terminal(tmp_path, columns=60):
-    screen, written = terminal(PROGRAM, columns=columns, cwd=tmp_path)
-    assert '█' in written and not screen.n_wraps
-    check_lines(screen.lines, expected(), columns)
-
-@pytest.mark.soak
-def test_ipython_in_a_terminal(tmp_path):
-    screen, written = terminal('-m', 'IPython', '--quick', '--simple-prompt', '--no-banner', '-c',
-                               f'from fits import *\nlearn = start(Pace())\nlearn.fit(N_EPOCHS);\n{DIGEST}',
-                               columns=100, cwd=tmp_path)
-    assert '█' in written and not screen.n_wraps
-    check_lines(screen.lines, expected(), 100)
+@pytest.mark.parametrize('args', [[PROGRAM], pytest.param(IPYTHON, marks=pytest.mark.soak)], ids=['python', 'IPython'])
+def test_terminal(args, tmp_path, columns=60):
+    "Each line is written over the bar, and none is too long"
+    written = terminal(*args, columns=columns, cwd=tmp_path)
+    assert '█' in written and max(map(len, re.split(r'[\r\n]', written))) <= columns and '\x1b' not in written
+    lines = [[o for o in line.split('\r') if o.strip()][-1:] for line in written.split('\n')]
+    check_lines([o for line in lines for o in line], expected(), columns)
 
 def test_pipe(tmp_path):
     out, err = tool(PROGRAM, cwd=tmp_path)
     assert is_clean(out) and not err
     check_lines(out.splitlines(), expected())
-
-def test_an_area_that_begins_without_a_chart_shows_its_table_in_the_end(monkeypatch):
-    "As the view of a run does where there are no widgets"
-    class Part:
-        def __init__(self, bundle, metadata=None): self.update(bundle)
-        def update(self, bundle, **kwargs): self.text = bundle['text/plain']
-    monkeypatch.setattr('trainer_nb.show.display.show_bundle', Part)
-    chart = Chart(300, 120, [Panel(40, 20, 250, 60, [Line([0., 1.], [3., 1.], '#0072B2', 'loss')], (0, 1), (0, 4), '')])
-    area = Notebook()
-    area.draw(Status('starting'), chart, '')
-    area.draw(Status('starting'))
-    area.end(Status('done'), chart, '<table></table>', 'epoch  loss')
-    assert [handle.text for handle, _ in area.outputs] == ['done', 'plot', 'epoch  loss']

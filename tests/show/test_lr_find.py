@@ -1,5 +1,5 @@
 "A search for a learning rate changes nothing, steps where it says, and suggests what fastai's own rules suggest"
-import collections, functools, itertools, json, math, os, random, re, signal, threading, time, types
+import collections, functools, itertools, json, math, random, signal, threading, types
 from pathlib import Path
 
 import numpy as np, pytest, torch, torch.nn.functional as F
@@ -8,20 +8,18 @@ from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from common import (
-    Counted, Scaled, Unsized, batches, digest, make_learner, make_model, problem, same, shuffled, weights
+    Counted, Scaled, Unsized, batches, digest, make_learner, make_model, plain_loop, problem, same, shuffled, weights
 )
-from test_runs import Lookahead
-from trainer_nb.draw import GREY
+from trainer_nb.draw import GREY, smooth
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
 from trainer_nb.show import lr_find
-from trainer_nb.show.lr_find import RULES, LRCurve
+from trainer_nb.show.lr_find import RULES, LRCurve, trailing_average
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.gradients import AMP, GradAccum, GradClip
 from trainer_nb.features.schedules import LRScheduler, OneCycle
 from trainer_nb.features.weights import EMA
-from trainer_nb.save.checkpoint import Checkpoint
 from trainer_nb.show import Budget
 
 
@@ -70,97 +68,81 @@ def check_same(before, after, what=''):
 
 # Learners of many kinds
 
-class Odd(nn.Module):
-    "Buffers of both kinds, attributes of several kinds, a shared parameter, parts in other modes, and dropout"
+class Drawing:
+    "State: a count, and generators of three kinds"
+    def __init__(self):
+        self.n = 0
+        self.gen, self.np, self.rand = torch.Generator().manual_seed(1), np.random.default_rng(1), random.Random(3)
+    def noise(self):
+        self.n += 1
+        return self.n*.1*(torch.rand((), generator=self.gen) + self.np.normal() + self.rand.random())
+
+class Moving(Drawing):
+    "And tensors, set anew and changed in place"
     def __init__(self):
         super().__init__()
+        self.now, self.total = torch.zeros(4), torch.zeros(4)
+    def move(self, x):
+        self.now = x.detach().mean(0)
+        self.total += self.now
+        return x + self.now + .1*self.total*self.noise()
+
+class Odd(nn.Module, Moving):
+    "Buffers of both kinds, other attributes, a shared parameter, parts in other modes, and dropout"
+    def __init__(self):
+        super().__init__()
+        Moving.__init__(self)
         self.a, self.norm, self.b, self.c = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 3)
         self.d = nn.Linear(8, 8)
         self.d.weight = self.b.weight
         self.register_buffer('kept', torch.zeros(()))
         self.register_buffer('hidden', torch.zeros(2), persistent=False)
-        self.n, self.name = 0, None
-        self.plain, self.rand = torch.zeros(2), np.random.default_rng(0)
+        self.name = None
     def forward(self, x):
         if self.training:
-            self.n += 1
+            x = self.move(x)
             self.name = f'after {self.n}'
-            self.plain += self.rand.random()
             self.hidden += 1
             self.kept += random.random() + np.random.rand()
             self.norm.weight.requires_grad_(self.n % 3 > 0)
         return self.c(F.dropout(self.d(torch.tanh(self.b(self.norm(self.a(x))))), .3, self.training))
 
 class Logger(MainProcessHook):
-    "Writes files in every event"
-    def __init__(self): self.n = 0
+    "Writes to a file in every event"
     def write(self, learn):
-        self.n += 1
-        Path('log.txt').write_text(str(self.n))
+        with open('log.txt', 'a') as f: f.write('x')
     before_fit = before_step = after_loss = after_step = after_epoch = after_fit = write
 
-class Smoothed:
-    "A metric with state"
-    def __init__(self): self.reset()
-    def update(self, pred, targ): self.values.append(float(pred.detach().mean()))
-    def compute(self): return sum(self.values)
-    def reset(self): self.values = []
-
-class Stateful:
-    "A loader with hidden state: it rotates its batches, and has a random generator of its own"
-    def __init__(self): self.data, self.n, self.rand = batches(), 0, random.Random(3)
+class Stateful(Drawing):
+    "A loader with hidden state"
     def __iter__(self):
-        self.n += 1
-        order = list(range(5))
-        self.rand.shuffle(order)
-        for i in order: yield self.data[(i + self.n) % 5]
+        for x, y in self.rand.sample(batches(), 5): yield x + self.noise(), y
 
-class Noisy(Dataset):
+class Noisy(Drawing, Dataset):
     "Augments with generators of its own"
-    def __init__(self):
-        self.x, self.y = problem()
-        self.np, self.g = np.random.default_rng(1), torch.Generator().manual_seed(1)
-        self.n, self.old = 0, np.random.RandomState(2)
+    data = problem()
     def __len__(self): return 24
-    def __getitem__(self, i):
-        self.n += 1
-        noise = self.old.rand() + self.np.normal() + torch.randn((), generator=self.g)
-        return self.x[i] + noise*.1, self.y[i]
+    def __getitem__(self, i): return self.data[0][i] + self.noise(), self.data[1][i]
 
 def loss_of(learn, batch): return F.cross_entropy(learn.model(batch[0]), batch[1])
 
-class Steps:
-    "A step, itself or its method, with counters, a tensor and a generator"
-    def __init__(self):
-        self.target, self.gen = torch.ones(4), torch.Generator().manual_seed(1)
-        self.n = 0
-    def __call__(self, batch, learn): return self.step(batch, learn)
-    def step(self, batch, learn):
-        self.n += 1
-        self.target.mul_(.9)
-        return {'loss': loss_of(learn, (batch[0]*self.target, batch[1]))*torch.rand((), generator=self.gen)*self.n}
+class Steps(Moving):
+    "A method as the step"
+    def step(self, batch, learn): return {'loss': loss_of(learn, (self.move(batch[0]), batch[1]))}
 
-class Mine(Learner):
+class Mine(Moving, Learner):
     "What a subclass holds is its own"
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.mean = torch.zeros(4)
-    def train_step(self, batch):
-        self.mean.add_(1)
-        return {'loss': loss_of(self, (batch[0] + self.mean, batch[1]))}
+        Learner.__init__(self, *args, **kwargs)
+        Moving.__init__(self)
+    def train_step(self, batch): return {'loss': loss_of(self, (self.move(batch[0]), batch[1]))}
 
-class Carry(Hook):
-    "State of a recurrent step: set anew, changed in place, in lists, and a generator"
-    def __init__(self):
-        self.h, self.total, self.log = torch.zeros(3), torch.zeros(3), {'n': [0]}
-        self.gen = torch.Generator().manual_seed(1)
-    def move(self, pred):
-        self.h = pred.detach().mean(0)
-        self.total += self.h
+class Carry(Moving, Hook):
+    "A hook that changes what comes next, and counts in a list"
+    def before_fit(self, learn): self.log = {'n': [0]}
+    def before_step(self, learn):
+        learn.batch = self.move(learn.batch[0]), learn.batch[1]
         self.log['n'][0] += 1
-        return pred + self.h + self.total*self.log['n'][0]*torch.rand((), generator=self.gen)
-
-def carried(batch, learn): return {'loss': F.cross_entropy(learn.get_hook(Carry).move(learn.model(batch[0])), batch[1])}
 
 def gan_step(batch, learn):
     x, y = batch
@@ -169,47 +151,44 @@ def gan_step(batch, learn):
 
 def gan(**kwargs):
     model = nn.ModuleDict({'d': make_model(), 'g': nn.Linear(4, 4)})
-    return make_learner(model, train_step=gan_step,
-                        optim={'d': AdamW(model.d.parameters(), lr=.01),
-                               'g': SGD(model.g.parameters(), lr=.02, momentum=.9)}, **kwargs)
+    optim = {'d': AdamW(model.d.parameters(), lr=.01), 'g': SGD(model.g.parameters(), lr=.02, momentum=.9)}
+    return make_learner(model, train_step=gan_step, optim=optim, **kwargs)
 
 def groups(kind=SGD, lrs=(.01, .1), **kwargs):
     model = make_model()
     return dict(model=model, optim=kind([{'params': model[0].parameters(), 'lr': lrs[0]},
                                          {'params': model[3].parameters(), 'lr': lrs[1]}], **kwargs))
 
+def frozen():
+    model = Odd()
+    model.a.requires_grad_(False)
+    model.norm.eval()
+    return make_learner(model, shuffled(bs=6), loss_fn=Scaled())
+
 def warm():
     dl = shuffled(num_workers=1, persistent_workers=True)
     for _ in dl: pass
-    return dl
+    return make_learner(train_dl=dl)
 
-sched = torch.optim.lr_scheduler
+def seeded(): return TensorLoader(*problem(), bs=5, shuffle=True, generator=torch.Generator().manual_seed(5))
+
+def plateau(): return LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0), 'metric')
+
 LEARNERS = {
-    'plain': lambda: make_learner(),
-    'odd': lambda: make_learner(Odd(), shuffled(bs=6)),
-    'frozen': lambda: (model := Odd(), model.a.requires_grad_(False), model.norm.eval(),
-                       make_learner(model, shuffled(bs=6)))[-1],
-    'loss with parameters': lambda: make_learner(loss_fn=Scaled()),
+    'odd': lambda: make_learner(Odd(), shuffled(bs=6)), 'frozen': frozen,
     'accumulation': lambda: make_learner(hooks=[GradAccum(2), GradClip(.1)]),
     'AMP fp16': lambda: make_learner(hooks=[AMP('fp16', torch.amp.GradScaler), EMA()]),
-    'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], optim=SGD(list((model := make_model()).parameters()),
-                                                                      lr=.1, momentum=.9), model=model),
-    'plateau': lambda: make_learner(valid_dl=batches(),
-                                    hooks=[LRScheduler(lambda opt: sched.ReduceLROnPlateau(opt, patience=0),
-                                                       'metric')]),
-    'logger': lambda: make_learner(hooks=[Logger()], metrics=[accuracy, Smoothed()]),
+    'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], **groups(momentum=.9)),
+    'validation': lambda: make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy], hooks=[plateau()]),
+    'logger': lambda: make_learner(hooks=[Logger()], train_dl=seeded(), metrics=[accuracy]),
     'two optimizers': gan,
     'tensor lr': lambda: make_learner(**groups(AdamW, (torch.tensor(.01), torch.tensor(.1)))),
-    'own generator': lambda: make_learner(train_dl=TensorLoader(*problem(), bs=5, shuffle=True,
-                                                                generator=torch.Generator().manual_seed(5))),
     'stateful loader': lambda: make_learner(train_dl=Stateful()),
     'noisy data': lambda: make_learner(train_dl=DataLoader(Subset(Noisy(), range(20)), batch_size=5, shuffle=True)),
-    'step with state': lambda: make_learner(train_step=Steps()),
-    'method': lambda: make_learner(train_step=Steps().step), 'subclass': lambda: make_learner(cls=Mine, loss_fn=None),
-    'hook with state': lambda: make_learner(train_step=carried, hooks=[Carry()]),
-    'validation': lambda: make_learner(valid_dl=shuffled(seed=2), metrics=[accuracy]),
-    'warm workers': lambda: make_learner(train_dl=warm()),
-}
+    'method': lambda: make_learner(train_step=Steps().step),
+    'subclass': lambda: make_learner(cls=Mine, loss_fn=None),
+    'hook with state': lambda: make_learner(hooks=[Carry()]),
+    'warm workers': warm}
 
 @pytest.fixture(autouse=True)
 def _aside(tmp_path, monkeypatch):
@@ -247,28 +226,29 @@ def raises(e, point, at):
         return nxt()
     return LambdaHook(**{point: f if point.startswith('do_') else lambda learn: f(learn)})
 
-def once(): os.kill(os.getpid(), signal.SIGINT)
+def once(): signal.raise_signal(signal.SIGINT)
 
-def twice():
-    for _ in range(2): once()
+def twice(): once(), once()
 
-def endings(rand):
+POINTS = ('before_step', 'after_pred', 'after_loss', 'after_backward',
+          'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad')
+
+def endings(rand, n_points):
     yield 'success', None, {}, None
     yield 'divergence', None, dict(start=1., end=1e30, n_steps=30), None
-    points = ('before_step', 'after_pred', 'after_loss', 'after_backward',
-              'do_step', 'do_backward', 'do_opt_step', 'do_zero_grad')
-    for point in points: yield f'error in {point}', raises(Boom, point, rand.randint(1, 5)), {}, Boom
+    for point in rand.sample(POINTS, n_points):
+        yield f'error in {point}', raises(Boom, point, rand.randint(1, 5)), {}, Boom
     for e in CancelStep, CancelEpoch, CancelFit:
-        yield e.__name__, raises(e, rand.choice(points[:6]), rand.randint(1, 7)), {}, None
-    yield 'interrupt', raises(once, rand.choice(points), 1), {}, None
-    yield 'two interrupts', raises(twice, rand.choice(points), 1), {}, KeyboardInterrupt
+        yield e.__name__, raises(e, rand.choice(POINTS[:6]), rand.randint(1, 7)), {}, None
+    yield 'interrupt', raises(once, rand.choice(POINTS), 1), {}, None
+    yield 'two interrupts', raises(twice, rand.choice(POINTS), 1), {}, KeyboardInterrupt
 
 @pytest.mark.parametrize('kind, n_epochs', [*((o, 1) for o in LEARNERS), ('odd', 0), ('two optimizers', 0)])
 def test_nothing_changes(kind, n_epochs):
     rand, threads = random.Random(kind + str(n_epochs)), threading.active_count()
     learn = made(kind, n_epochs)
-    for how, hook, kwargs, error in endings(rand):
-        if kind == 'warm workers' and how not in ('success', 'error in do_step', 'interrupt'): continue
+    for how, hook, kwargs, error in endings(rand, 8 if kind == 'odd' else 2):
+        if kind == 'warm workers' and how not in ('success', 'interrupt'): continue
         if hook is not None: learn.add_hook(hook)
         before, outcome = snapshot(learn), None
         if error is None: outcome = find(learn, **kwargs).outcome
@@ -281,28 +261,22 @@ def test_nothing_changes(kind, n_epochs):
 
 VERBS = {'find_batch_size': lambda o: o.find_batch_size(most=20), 'summary': lambda o: o.summary(),
          'show_batch': lambda o: (o.show_batch(), o.valid_dl is None or o.show_batch(valid=True)),
-         'doctor': lambda o: o.doctor(),
-         'plot_schedule': lambda o: o.plot_schedule(2)}
-
-SOME = 'odd', 'frozen', 'AMP fp16', 'accumulation', 'logger', 'own generator', 'noisy data', 'validation', 'one cycle'
-# the doctor counts its calls of `do_step`, and a count of samples is told once for each loader
-LEFT = ('doctor', 'AMP fp16'), ('doctor', 'accumulation'), ('find_batch_size', 'validation')
+         'doctor': lambda o: o.doctor(), 'plot_schedule': lambda o: o.plot_schedule(2)}
 
 @pytest.mark.parametrize('verb', VERBS)
 def test_other_dry_runs_change_nothing(verb):
-    for kind in SOME:
-        if (verb, kind) not in LEFT: check_dry_run(made(kind, 1), verb, kind)
-
-def check_dry_run(learn, verb, kind):
-    for how, hook, error in (('success', None, None), ('error', raises(Boom, 'after_pred', 2), Boom),
-                             ('interrupt', raises(once, 'after_pred', 2), KeyboardInterrupt)):
-        if hook is not None: learn.add_hook(hook)
-        before = snapshot(learn)
-        try: res = VERBS[verb](learn)
-        except (Boom, KeyboardInterrupt) as e: assert isinstance(e, error)
-        else: assert verb != 'find_batch_size' or how != 'interrupt' or res.outcome == 'stopped'
-        check_same(before, snapshot(learn), f'{kind}, {verb}, {how}')
-        if hook is not None: learn.remove_hook(hook)
+    # the doctor counts its calls of `do_step`, and a count of samples is told once for each loader
+    left_out = {'doctor': ['AMP fp16', 'accumulation'], 'find_batch_size': ['validation']}.get(verb, [])
+    for kind in 'odd', 'frozen', 'AMP fp16', 'accumulation', 'logger', 'noisy data', 'validation', 'one cycle':
+        if kind in left_out: continue
+        learn = made(kind, 1)
+        for hook in None, raises(Boom, 'after_pred', 2), raises(once, 'after_pred', 2):
+            if hook is not None: learn.add_hook(hook)
+            before = snapshot(learn)
+            try: VERBS[verb](learn)
+            except (Boom, KeyboardInterrupt): assert hook is not None
+            check_same(before, snapshot(learn), f'{kind}, {verb}')
+            if hook is not None: learn.remove_hook(hook)
 
 def test_a_look_sees_what_changes():
     "The snapshot is not blind"
@@ -312,44 +286,46 @@ def test_a_look_sees_what_changes():
         with torch.no_grad(): change(learn)
         return before != snapshot(learn)
     changes = [
-        lambda o: o.model.a.weight[0, 0].add_(1e-7), lambda o: o.model.hidden.add_(1),
-        lambda o: o.model.plain.mul_(1.001), lambda o: setattr(o.model, 'name', ''), lambda o: o.model.norm.eval(),
-        lambda o: o.model.rand.random(),
+        lambda o: o.model.a.weight[0, 0].add_(1e-7), lambda o: o.model.hidden.add_(1), lambda o: o.model.norm.eval(),
+        lambda o: o.model.total.mul_(1.001), lambda o: o.model.np.random(), lambda o: setattr(o.model, 'name', ''),
         lambda o: o.opt.state[o.model.a.weight]['exp_avg'].add_(1e-3), lambda o: o.model.a.weight.grad.add_(1),
-        lambda o: setattr(o.model.a.weight, 'grad', o.model.a.weight.grad.clone()),
-        lambda o: o.model.a.weight.requires_grad_(False), lambda o: torch.rand(1), lambda o: random.random(),
-        lambda o: np.random.rand(), lambda o: o.state.reset_epoch(), lambda o: Path('new.txt').touch(),
-        lambda o: Path('there.txt').write_text('x'), lambda o: setattr(o, 'x', 1),
-        lambda o: o.opt.param_groups[0].update(lr=.5), lambda o: setattr(o.calls.at['after_fit'][0], 'n', 99)]
+        lambda o: o.opt.param_groups[0].update(lr=.5), lambda o: torch.rand(1), lambda o: np.random.rand(),
+        lambda o: Path('new.txt').touch(), lambda o: setattr(o.calls.at['after_fit'][0], 'n', 99)]
     for i, change in enumerate(changes): assert seen(change), i
     assert not seen(lambda o: None)
 
+class Part:
+    "Calls a function when its state is put back"
+    def __init__(self, f): self.f = f
+    def state_dict(self): return {}
+    def load_state_dict(self, state): self.f()
 
-# More endings
-
-@pytest.mark.parametrize('n_signals', [1, 2])
-def test_signals_while_things_are_put_back(n_signals):
+@pytest.mark.parametrize('signals', [once, twice])
+def test_signals_while_things_are_put_back(signals):
     learn = made('odd', 1)
-    class Signals:
-        def state_dict(self): return {}
-        def load_state_dict(self, state):
-            for _ in range(n_signals): once()
-            time.sleep(.001)
-    learn.objects['signals'] = Signals()
+    learn.objects['signals'] = Part(signals)
     before = snapshot(learn)
     helper = threading.Event()
     thread = threading.Thread(target=helper.wait)       # a thread that does not block the signal
     thread.start()
     try: curve = find(learn)
-    except KeyboardInterrupt: assert n_signals > 1
-    else: assert n_signals == 1 and len(curve.losses) == 13
+    except KeyboardInterrupt: assert signals is twice
+    else: assert signals is once and len(curve.losses) == 13
     finally:
         helper.set()
         thread.join()
     check_same(before, snapshot(learn))
 
+def test_weights_and_random_states_are_put_back_whatever_a_part_does():
+    "They would else be those of a search that has diverged"
+    def refuse(): raise OSError('the disk is full')
+    learn = make_learner(train_dl=batches(), state=[Part(refuse)])
+    before, drawn = weights(learn.model), torch.get_rng_state()
+    with pytest.raises(OSError, match='disk'): learn.lr_find(n_steps=10)
+    assert same(weights(learn.model), before) and torch.equal(torch.get_rng_state(), drawn)
+
 @pytest.mark.parametrize('kind, at', [('odd', 1), ('accumulation', 5), ('one cycle', 4), ('two optimizers', 7),
-                                      ('own generator', 4), ('stateful loader', 7), ('validation', 7)])
+                                      ('stateful loader', 7), ('validation', 7)])
 def test_in_mid_run(kind, at):
     def stopped():
         learn = made(kind)
@@ -365,9 +341,20 @@ def test_in_mid_run(kind, at):
     for learn in plain, searched: learn.resume()
     assert digest(plain) == digest(searched)
 
-# Where the steps are
+@pytest.mark.parametrize('data', ['a list', 'tensors in order'])
+def test_what_a_step_writes_into_its_batch_is_not_written_into_the_data(data):
+    "A step that normalizes its batch in place; on a CPU the batch is what the list holds"
+    def step(batch, learn):
+        batch[0].sub_(batch[0].mean(0)).mul_(1.5)
+        return {'loss': loss_of(learn, batch)}
+    x, y = problem()
+    dl = batches() if data == 'a list' else TensorLoader(x, y, bs=5)
+    held = [t for b in dl for t in b] if data == 'a list' else [x, y]
+    before = [t.clone() for t in held]
+    make_learner(make_model(), dl, train_step=step).lr_find(n_steps=20)
+    assert same(held, before)
 
-def lr_at(i, start, end, n): return start*math.exp(math.log(end/start)*i/(n - 1))
+# Where the steps are
 
 class Spy(SGD):
     "Writes down the rates of its real steps"
@@ -380,24 +367,21 @@ def spied(**kwargs):
     Spy.log.clear()
     return make_learner(**groups(Spy), **kwargs)
 
-@pytest.mark.parametrize('n, start, end', [(100, 1e-7, 10.), (2, 1e-3, 1e-2)])
+@pytest.mark.parametrize('n, start, end', [(40, 1e-7, 10.), (2, 1e-3, 1e-2)])
 def test_rates_at_real_steps(n, start, end):
     curve = spied().lr_find(start, end, n, stop_div=False)
     assert len(Spy.log) == len(curve.lrs) == len(curve.losses) == n
-    for i, (lrs, lr) in enumerate(zip(Spy.log, curve.lrs)):
-        assert lrs[1] == lr == pytest.approx(lr_at(i, start, end, n), rel=1e-12)
-        assert lrs[0] == pytest.approx(lr/10, rel=1e-9)         # groups of .01 and .1
-    assert curve.lrs[0] == start and curve.lrs[-1] == pytest.approx(end, rel=1e-12)
+    assert [high for _, high in Spy.log] == curve.lrs
+    assert curve.lrs == pytest.approx([start*(end/start)**(i/(n - 1)) for i in range(n)], rel=1e-12)
+    assert [low for low, _ in Spy.log] == pytest.approx([o/10 for o in curve.lrs], rel=1e-9)    # groups of .01 and .1
 
 @pytest.mark.parametrize('n_accum, train_dl', [(3, 5), (4, 3), (2, 'no length')])
 def test_accumulation_steps_where_it_steps(n_accum, train_dl):
     "Windows continue past the end of a loader; a point is the mean over the samples of its window"
-    data = batches(bs=5)[:5 if train_dl == 'no length' else train_dl]
+    data = Unsized(batches()) if train_dl == 'no length' else batches()[:train_dl]
     seen = []
-    learn = spied(train_dl=Unsized(data) if train_dl == 'no length' else data,
-                  hooks=[GradAccum(n_accum),
-                         LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))])
-    curve = learn.lr_find(n_steps=20, end=1e-3, stop_div=False)
+    see = LambdaHook(after_loss=lambda learn: seen.append((learn.loss.item(), len(learn.batch[0]))))
+    curve = spied(train_dl=data, hooks=[GradAccum(n_accum), see]).lr_find(n_steps=20, end=1e-3, stop_div=False)
     assert len(Spy.log) == len(curve.losses) == 20 and len(seen) == 20*n_accum
     for i, loss in enumerate(curve.losses):
         window = seen[i*n_accum:(i + 1)*n_accum]
@@ -410,16 +394,11 @@ def test_losses_are_those_of_plain_pytorch():
     rng = torch.get_rng_state()
     curve = learn.lr_find(1e-3, 1., 17, stop_div=False)
     torch.set_rng_state(rng)
-    opt, losses = SGD(model.parameters(), lr=1.), []
-    data = batches()*4
-    for i in range(17):
-        opt.param_groups[0]['lr'] = lr_at(i, 1e-3, 1., 17)
-        loss = F.cross_entropy(model(data[i][0]), data[i][1])
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-    assert curve.losses == pytest.approx(losses, rel=1e-6)
+    opt = SGD(model.parameters(), lr=1.)
+    def step_of(i):
+        opt.param_groups[0]['lr'] = curve.lrs[i]
+        return [batches()[i % 5]]
+    assert curve.losses == pytest.approx(plain_loop(model, opt, step_of, 17), rel=1e-6)
 
 def test_one_of_two_optimizers():
     seen = []
@@ -431,6 +410,7 @@ def test_one_of_two_optimizers():
     assert {lr for name, lr in seen if name == 'g'} == {.02} and [lr for name, lr in seen if name == 'd'] == curve.lrs
     with pytest.raises(ValueError, match="'d', 'g'"): learn.lr_find()
     with pytest.raises(ValueError, match=r"of \[''\]"): make_learner().lr_find(opt='d')
+
 
 # What is suggested
 
@@ -444,7 +424,26 @@ def curve_of(o, **kwargs):
     curve.lrs = np.geomspace(o['start'], o['end'], o['n_steps']).tolist()[:len(curve.losses)]
     return curve
 
-def test_suggestions_are_fastais():
+def check_shown(curve):
+    "Range, table and picture agree; what is below the range is marked so, and the suggestion is inside, in bold"
+    (low, high), (_, *rows), (panel,) = curve.good_range, curve.rows(), curve.chart().panels
+    assert rows[curve.bold][1:] == [f'{curve.suggestion:.2g}', 'inside'] and low <= curve.suggestion <= high
+    offered = {name: lr for name, lr in curve.suggestions.items() if lr <= high}
+    assert rows == [[k, f'{offered[k]:.2g}', 'below' if offered[k] < low else 'inside'] for k in RULES if k in offered]
+    marks, seen = [o for o in panel.lines if o.end], smooth(curve.losses)
+    for o, (name, lr, where) in zip(marks, rows, strict=True):
+        assert o.end == f'{name} {lr}' and o.xs == [offered[name]] and (o.color == GREY) == (where == 'below')
+        near = min(range(len(curve.lrs)), key=lambda i: abs(math.log(curve.lrs[i]/offered[name])))
+        assert o.ys == [seen[near]]          # on the curve that is seen
+    places = sorted(y for _, y, text, *_ in panel.texts() if text in [o.end for o in marks])
+    assert len(places) == len(marks) and all(b - a > 14.9 for a, b in zip(places, places[1:]))
+    assert panel.shade == (max(low, curve.start), high)
+    for (x, text), lr, loss, v in zip(panel.hover, curve.lrs, curve.losses, seen, strict=True):
+        assert x == lr and text == f'lr {lr:.2g}\nloss {loss:.4g}\nsmoothed {v:.4g}'
+    return rows[-1][-1] == 'below'
+
+def test_suggestions_are_fastais_and_shown_as_they_are():
+    below = []
     for name, recorded in RECORDED.items():
         curve, theirs = curve_of(recorded), dict(recorded['suggestions'])
         theirs.pop('steepest', None)
@@ -456,11 +455,26 @@ def test_suggestions_are_fastais():
             assert curve.suggestions == pytest.approx(theirs, rel=1e-9), name
             best = next(k for k in ('minimum', 'valley', 'steep') if curve.suggestions[k] <= curve.good_range[1])
             assert not curve.why and curve.suggestion == curve.suggestions[best], name
+            below.append(check_shown(curve))
         # the rules themselves, even where nothing is suggested
         assert not theirs or {k: RULES[k](*curve.inner()) for k in theirs} == pytest.approx(theirs, rel=1e-9), name
-    assert len(RECORDED) > 9
+        assert curve.smoothed == trailing_average(curve.losses, .98)
+    assert len(RECORDED) > 9 and any(below) and not all(below)
 
-# Where nothing is suggested, and what is refused
+@pytest.mark.parametrize('name', ['digits, mlp, AdamW, bs 64', 'noisy: digits, conv, RMSprop, bs 2'])
+def test_no_rate_past_the_lowest_loss_is_offered(name):
+    "fastai's average lags so far that it may fall fastest where the losses themselves rise"
+    curve = curve_of(RECORDED[name])
+    means = [sum(curve.losses[i - 2:i + 3])/5 for i in range(2, len(curve.losses) - 2)]
+    lowest = curve.lrs[means.index(min(means)) + 2]        # of a plain moving average over five batches
+    assert [k for k, lr in curve.suggestions.items() if lr > 1.2*lowest] == ['steep']
+    low, high = curve.good_range
+    assert .25 < high/lowest < 4 and f'good range {low:.2g} to {high:.2g}' in str(curve)
+    for k in 'minimum', 'valley':
+        curve.suggest = k,
+        assert curve.good_range == (min(high/10, curve.suggestion), high)
+    curve.suggest = 'steep',
+    assert curve.suggestion is curve.good_range is None and 'steep' in curve.why and curve.why in curve.title()
 
 class Losses(Hook):
     "Makes the losses what they should be; gradients vanish"
@@ -469,45 +483,41 @@ class Losses(Hook):
         learn.loss = learn.loss*0 + self.values[min(self.i, len(self.values) - 1)]
         self.i += 1
 
-@pytest.mark.parametrize('values, kwargs, outcome, n, why', [
-    ([math.nan], {}, 'diverged', 1, 'first loss is nan'), ([0.], {}, '', 100, '1 %'),
-    ([-i/100 for i in range(100)], {}, '', 100, 'larger end'), ([2.]*5 + [9e9], {}, 'diverged', 6, '0 points'),
-    ([3 - i/5 for i in range(12)], dict(n_steps=12), '', 12, '6 points')])
-def test_no_suggestion_and_why(values, kwargs, outcome, n, why):
-    curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(**kwargs)
+@pytest.mark.parametrize('values, n_steps, outcome, n, why', [
+    ([math.nan], 100, 'diverged', 1, 'first loss is nan'), ([0.], 100, '', 100, '1 %'),
+    ([-i/100 for i in range(100)], 100, '', 100, 'larger end'), ([2.]*5 + [9e9], 100, 'diverged', 6, '0 points'),
+    ([3 - i/5 for i in range(12)], 12, '', 12, '6 points')])
+def test_no_suggestion_and_why(values, n_steps, outcome, n, why):
+    curve = make_learner(hooks=[Losses(*values)], optim=SGD, lr=.1).lr_find(n_steps=n_steps)
     assert (curve.outcome, len(curve.losses), len(curve.lrs)) == (outcome, n, n)
     assert curve.suggestion is None and curve.suggestions == {}
     assert why in curve.why and why in repr(curve) and 'no suggestion' in curve.title()
-    assert curve.plot() is not None
+    assert curve.plot() is not None and str(curve.chart()).endswith(f'{n} points')
 
-class Always(Budget):
-    is_due = True
+@pytest.mark.parametrize('hook, n, why', [(lambda: LambdaHook(before_step=lambda learn: learn.stop()), 1, 'points'),
+                                          (lambda: raises(CancelFit, 'before_step', 1), 0, 'no step')])
+def test_interrupted_at_once(hook, n, why):
+    curve = make_learner(hooks=[hook()]).lr_find()
+    assert curve.outcome == 'stopped' and len(curve.losses) == n and why in curve.why and curve.plot() is not None
 
 def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
     "Each update began a new line at 80 columns"
+    class Always(Budget):
+        is_due = True
     monkeypatch.setenv('COLUMNS', str(columns))
     monkeypatch.setattr(lr_find, 'Budget', Always)
     curve = make_learner(display='tty').lr_find(n_steps=30)
-    out = capsys.readouterr().out
-    assert out.count('\r') > 20 and max(map(len, re.split(r'[\r\n]', out.rpartition('\r')[0]))) < columns
-    assert out.rpartition('\r')[2].split() == curve.title().split() and '\n' not in out.rpartition('\r')[0]
-
-def test_interrupted_at_once():
-    learn = make_learner(hooks=[LambdaHook(before_step=lambda learn: learn.stop())])
-    curve = learn.lr_find()
-    assert curve.outcome == 'stopped' and len(curve.losses) == 1 and 'points' in curve.why
-    curve = make_learner(hooks=[raises(CancelFit, 'before_step', 1)]).lr_find()
-    assert curve.outcome == 'stopped' and not curve.losses and curve.why == 'no step was made'
-    assert curve.plot() is not None
+    live, _, last = capsys.readouterr().out.rpartition('\r')
+    assert live.count('\r') > 20 and max(map(len, live.split('\r'))) < columns and '\n' not in live
+    assert last.split() == curve.title().split()
 
 def test_bad_arguments():
-    "Besides those of the page"
     learn = make_learner()
     before = snapshot(learn)
     for kwargs, error, text in [
             (dict(start=0.), ValueError, '0 < start'), (dict(end=math.inf), ValueError, 'end is inf'),
-            (dict(start=math.nan), ValueError, 'nan'), (dict(n_steps=-3), ValueError, '1 or more'),
-            (dict(n_steps=2.5), TypeError, 'whole number'), (dict(suggest=('steep', 'best')), ValueError, "'best'")]:
+            (dict(n_steps=1), ValueError, '2 steps'), (dict(n_steps=2.5), TypeError, 'whole number'),
+            (dict(suggest=('steep', 'best')), ValueError, "'best'")]:
         with pytest.raises(error, match=text): learn.lr_find(**kwargs)
         check_same(before, snapshot(learn), kwargs)
     for dl, text in [
@@ -516,141 +526,3 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match=text): learn.lr_find()
     with pytest.raises(RuntimeError, match='in a fit'):
         make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.lr_find())]).fit(1)
-
-@pytest.mark.parametrize('name, late', [('digits, mlp, AdamW, bs 64', ['steep']),
-                                        ('noisy: digits, conv, RMSprop, bs 2', ['steep'])])
-def test_no_rate_past_the_lowest_loss_is_offered(name, late):
-    "fastai's average lags so far that it may fall fastest where the losses themselves rise"
-    curve = curve_of(RECORDED[name])
-    means = [sum(near)/len(near) for i in range(2, len(curve.losses) - 2) if (near := curve.losses[i - 2:i + 3])]
-    lowest = curve.lrs[means.index(min(means)) + 2]        # of a plain moving average over five batches
-    assert [k for k, lr in curve.suggestions.items() if lr > 1.2*lowest] == late
-    offered = [k for k in RULES if k not in late]
-    lowest_drawn = curve.good_range[1]
-    for k in offered:
-        curve.suggest = k,
-        assert curve.good_range == (min(lowest_drawn/10, curve.suggestions[k]), lowest_drawn)
-    curve.suggest = 'steep', 'valley', 'minimum'        # their order does not matter
-    assert curve.suggestion == curve.suggestions['minimum']
-    low, high = curve.good_range
-    assert low == high/10 < curve.suggestion <= high and .25 < high/lowest < 4
-    assert f'good range {low:.2g} to {high:.2g}' in str(curve)
-    assert sorted(row.split()[0] for row in str(curve).splitlines()[2:]) == sorted(offered)
-    panel, = curve.chart().panels
-    assert panel.shade == (max(low, curve.start), high)
-    named = {o.end: o.xs[0] for o in panel.lines if o.end}
-    labelled = {k: lr for text, lr in named.items() for k in RULES if k in text and text.endswith(f' {lr:.2g}')}
-    assert labelled == {k: curve.suggestions[k] for k in offered}
-    places = sorted(y for _, y, text, *_ in panel.texts() if text in named)
-    assert len(places) == len(named)
-    assert all(b - a > 14.9 for a, b in zip(places, places[1:]))        # none on another
-    for k in late:
-        curve.suggest = k,
-        assert curve.suggestion is curve.good_range is None and k in curve.why and curve.why in curve.title()
-
-
-def test_suggestion_range_table_and_picture_agree():
-    "What is below the good range is marked so; the suggestion is inside, in bold"
-    below = 0
-    for curve in map(curve_of, RECORDED.values()):
-        if curve.why: continue
-        (low, high), (_, *rows), (panel,) = curve.good_range, curve.rows(), curve.chart().panels
-        assert rows[curve.bold][1:] == [f'{curve.suggestion:.2g}', 'inside'] and low <= curve.suggestion <= high
-        found = {name: 'below' if lr < low else 'inside' for name, lr in curve.suggestions.items() if lr <= high}
-        assert {name: where for name, _, where in rows} == found
-        assert {o.end.split()[0]: o.color == GREY for o in panel.lines if o.end} == {
-            name: where == 'below' for name, where in found.items()}
-        below += 'below' in found.values()
-    assert below
-
-
-# Hooks and optimizers of others
-
-def test_a_hook_that_a_step_relies_on_takes_part_if_it_says_so():
-    class Scale(MainProcessHook):
-        def before_epoch(self, learn): self.scale = 2.
-    def step(batch, learn): return {'loss': loss_of(learn, batch)*learn.get_hook(Scale).scale}
-    learn = make_learner(train_dl=batches(), train_step=step, hooks=[Scale()])
-    with pytest.raises(AttributeError): learn.lr_find(n_steps=4)
-    Scale.in_dry_run = True
-    learn.lr_find(n_steps=4)
-
-def test_a_hook_that_writes_files_by_a_class_of_ours_stays_out(tmp_path):
-    class Mine(Checkpoint): pass
-    learn = make_learner(train_dl=batches(), hooks=[Mine(tmp_path/'c', every=1)])
-    learn.lr_find(n_steps=4)
-    assert not list(tmp_path.glob('c/*'))
-
-
-# Things that belong to others
-
-def test_a_list_of_a_module_that_changed_is_named():
-    class Lists(nn.Linear):
-        def __init__(self):
-            super().__init__(4, 3)
-            self.seen, self.known, self.same = [], {}, {1}
-        def forward(self, x):
-            self.seen.append(1)
-            self.known[len(self.seen)] = None
-            return super().forward(x)
-    learn = make_learner(Lists(), train_dl=batches())
-    with pytest.warns(UserWarning, match=r'^model.seen, model.known changed in a dry run'): learn.lr_find(n_steps=4)
-    assert len(learn.model.seen) == 4
-
-class Refusing:
-    "A state that cannot be loaded"
-    def __init__(self): self.n = 0
-    def state_dict(self): return {'n': self.n}
-    def load_state_dict(self, state): raise OSError('the disk is full')
-
-def test_weights_and_random_states_are_put_back_whatever_a_part_does():
-    "They would else be those of a search that has diverged"
-    learn = make_learner(train_dl=batches(), state=[Refusing()])
-    before, drawn = weights(learn.model), torch.get_rng_state()
-    with pytest.raises(OSError, match='disk'): learn.lr_find(n_steps=10)
-    assert same(weights(learn.model), before) and torch.equal(torch.get_rng_state(), drawn)
-
-
-@pytest.mark.filterwarnings('ignore:.*torch.jit:DeprecationWarning')
-def test_a_scripted_model_is_put_back():
-    "Its parameters are in no dict of Python"
-    learn = make_learner(torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))), train_dl=batches())
-    before = [t.clone() for t in learn.model.state_dict().values()]
-    learn.lr_find(n_steps=5)
-    assert same(list(learn.model.state_dict().values()), before) and learn.model.training
-
-
-# Optimizers inside optimizers
-
-class Own(torch.optim.Optimizer):
-    "It has an attribute that torch leaves out of its copies, as those of pytorch_optimizer have"
-    def __init__(self, params, lr=.1):
-        self.beta = .9
-        super().__init__(params, {'lr': lr})
-    @torch.no_grad()
-    def step(self, closure=None):
-        for p in self.param_groups[0]['params']:
-            m = self.state[p].setdefault('m', torch.zeros_like(p))
-            p.sub_(m.mul_(self.beta).add_(p.grad), alpha=self.param_groups[0]['lr'])
-
-def test_an_optimizer_inside_another_is_copied_with_its_attributes():
-    def trained(n_steps):
-        torch.manual_seed(0)
-        learn = make_learner(train_dl=batches(), optim=lambda params: Lookahead(Own(params)))
-        for _ in range(2):
-            if n_steps: learn.lr_find(n_steps=n_steps)
-            learn.fit(1)
-        return digest(learn)
-    assert trained(0) == trained(7)
-
-@pytest.mark.parametrize('data', ['a list', 'tensors in order'])
-def test_what_a_step_writes_into_its_batch_is_not_written_into_the_data(data):
-    "A step that normalizes its batch in place; on a CPU the batch is what the list holds"
-    def step(batch, learn):
-        batch[0].sub_(batch[0].mean(0)).mul_(1.5)
-        return {'loss': F.cross_entropy(learn.model(batch[0]), batch[1])}
-    x, y = problem()
-    dl = batches() if data == 'a list' else TensorLoader(x, y, bs=5)
-    before = [t.clone() for t in ([o for b in dl for o in b] if data == 'a list' else [x, y])]
-    make_learner(make_model(), dl, train_step=step).lr_find(n_steps=20)
-    assert same([o for b in dl for o in b] if data == 'a list' else [x, y], before)
