@@ -1,179 +1,257 @@
-"""Convert notebooks to MyST pages, as `nbdev_docs` would for Quarto
+"""Convert notebooks to MyST pages, and write lists of names and of pages
 
-Notebooks go through nbdev's processors, which obey directives, replace exported code by `show_doc`, and link symbols in
-backticks. The functions below turn the result from Quarto's dialect into that of MyST. No cell runs: outputs are those
-stored in the notebooks, and the documentation of symbols is that of the package.
+No cell runs: outputs are those stored in the notebooks. An exported cell becomes the documentation of its public names.
+Nothing here is a list of names: a page in `nbs/api` says which modules it covers, `::: {.names of="show"}`, and gets
+their public names; a folder covers its modules that no page covers by name. `<!-- search: k-fold, ensemble -->` below a
+heading leads a search there.
 """
-import ast, inspect, os, re, tokenize, yaml
+import ast, inspect, os, re
 from base64 import b64decode
-from dataclasses import is_dataclass
-from importlib import import_module
+from collections import namedtuple
+from fnmatch import fnmatch
 from functools import cache
-from io import BytesIO, StringIO
-from itertools import chain, groupby
+from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from textwrap import dedent, wrap
 
 from execnb.nbio import mk_cell, read_nb
 from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup
-from nbdev.process import Processor
-from nbdev.processors import FilterDefaults, add_show_docs, exec_show_docs
 
-from _reference import in_order, shown_name
 from trainer_nb.base.text import comments
 
 nbs = Path(__file__).resolve().parent
 cfg = get_config(path=nbs.parent)
+site = f'{cfg.doc_host}{cfg.doc_baseurl}/'
 lookup = NbdevLookup()
+everything = import_module(f'{cfg.lib_name}.all')
+Name = namedtuple('Name', 'shown label symbol module')      # 'learn.fit', 'hooked.fit', the function, 'loop.learner'
 
 
-def notes(
-    sym,  # class, function or property
-):        # dict: name of a parameter, or 'returns' or 'raises' → text
-    "Return the comments beside the parameters and the end of the signature, or beside the fields of a dataclass"
-    f = getattr(sym, 'fget', sym)
-    if inspect.isclass(f) and not is_dataclass(f): f = f.__init__
-    if not is_dataclass(f): rows = comments(f) if inspect.isfunction(f) else ()
-    else: rows = field_comments(f)
-    return {name: ' '.join(about) for name, about in rows}
+# Pages
+
+@cache
+def texts():    # dict: page → (its suffix, its Markdown)
+    "Read the Markdown of all pages"
+    found = {}
+    for path in sorted(nbs.rglob('[!_.]*.*')):
+        name = path.relative_to(nbs).with_suffix('')
+        if path.suffix not in ('.ipynb', '.qmd') or any(part[0] in '._' for part in name.parts): continue
+        if path.suffix == '.qmd': text = path.read_text(encoding='utf-8')
+        else: text = '\n\n'.join(c.source for c in read_nb(path).cells
+                                 if c.cell_type == 'markdown' or c.source.startswith('#| default_exp'))
+        found[name.as_posix()] = path.suffix, text
+    return found
 
 
-def field_comments(
-    cls,  # dataclass
-):        # list of (name, lines of the comment)
-    "Return the comments beside the fields"
-    source = dedent(inspect.getsource(cls))
-    at = {o.lineno: o.target.id for o in ast.parse(source).body[0].body if isinstance(o, ast.AnnAssign)}
-    rows, before = [], (0, 0)       # line and column of the comment before
-    for o in tokenize.generate_tokens(StringIO(source).readline):
-        if o.type != tokenize.COMMENT: continue
-        if name := at.get(o.start[0]): rows.append((name, [o.string.lstrip('# ')]))
-        elif rows and o.start == (before[0] + 1, before[1]): rows[-1][1].append(o.string.lstrip('# '))
-        else: continue
-        before = o.start
-    return rows
+def matching(patterns):     # 'howto/* index' → list of pages
+    return [o for o in texts() if any(fnmatch(o, pattern) for pattern in patterns.split())]
 
 
-class Default(str):
-    "A default value, as a signature shows it"
-    __repr__ = str.__str__
-    def __new__(cls, o): return super().__new__(cls, '...' if o is ... else getattr(o, '__name__', None) or repr(o))
+@cache
+def homes():    # dict: module → its page
+    found = {page: re.search(r'^#\| default_exp +(\S+)', text, flags=re.M) for page, (_, text) in texts().items()}
+    return {m[1]: page for page, m in found.items() if m}
 
 
-def docstring(sym):
+# Names
+
+@cache
+def constants():
+    "List the public constants, which nbdev does not link"
+    return [o for o in everything.__all__ if isinstance(getattr(everything, o), (tuple, dict, str, int))]
+
+
+@cache
+def public():   # list of `Name`
+    "List what `all` has, without the names of torch, and the verbs of `Learner`"
+    found = []
+    for name in dir(everything.Learner):
+        f = getattr(everything.Learner, name)
+        f = getattr(f, 'fget', f)
+        if name[0] != '_' and about(name, f):
+            found.append(Name(f'learn.{name}', f.__qualname__.lower(), f, f.__module__.partition('.')[2]))
+    for module in homes().keys() - {'all'}:
+        home = f'{cfg.lib_name}.{module}'
+        for name in import_module(home).__all__:
+            o = getattr(everything, name, None)
+            # a class, or one that it extends, as the `Learner` that has all verbs
+            if o is None or home not in [getattr(c, '__module__', home) for c in getattr(o, '__mro__', [o])]: continue
+            found.append(Name(name, name.lower(), o, module))
+    return sorted(found, key=lambda o: ('.' not in o.shown, homes()[o.module], o.shown.lower()))
+
+
+@cache
+def tasks():    # dict: page → the modules and folders that it covers
+    found = {page: re.search(r'^::: \{\.names of="(.*)"\}', texts()[page][1], flags=re.M) for page in matching('api/*')}
+    return {page: m[1].split() for page, m in found.items()}
+
+
+def covers(name, module): return f'{module}.'.startswith(f'{name}.')
+
+
+def task_of(module):
+    "Return the API page that covers a module: one that names it, else one that names its folder"
+    found = [(len(o), page) for page, covered in tasks().items() for o in covered if covers(o, module)]
+    if not found: raise ValueError(f'No page in nbs/api covers the module {module}: name it there, or its folder.')
+    return max(found)[1]
+
+
+def names_of(page):
+    "List the names of an API page, in the order in which it names modules and folders"
+    def place(o): return next(i for i, name in enumerate(tasks()[page]) if covers(name, o.module))
+    return sorted((o for o in public() if task_of(o.module) == page), key=place)
+
+
+def names_on(page): return [o for o in public() if homes()[o.module] == page]
+
+
+def docstring(o):
     "Return a symbol's own docstring, without the parameters of `with_comments`, which have their own table"
-    return inspect.cleandoc(sym.__doc__ or '').split('Parameters:\n')[0].strip()
+    return inspect.cleandoc(o.__doc__ or '').split('Parameters:\n')[0].strip()
 
 
-def parameters(
-    f,                      # class or function
-    has_annotations=False,  # keep them
-):                          # dict: name → `inspect.Parameter`, without `self`; None if Python does not know
-    empty = inspect.Parameter.empty
-    try: params = {k: p for k, p in inspect.signature(f).parameters.items() if k != 'self'}
-    except ValueError: return None
-    shown = {k: p if p.default is empty else p.replace(default=Default(p.default)) for k, p in params.items()}
-    return shown if has_annotations else {k: p.replace(annotation=empty) for k, p in shown.items()}
+def notes(o):   # dict: name of a parameter, or 'returns' or 'raises' → text
+    "Return the comments beside the parameters and the end of the signature"
+    f = o.__init__ if inspect.isclass(o) else o
+    return {name: ' '.join(words) for name, words in comments(f)} if inspect.isfunction(f) else {}
 
 
-def call(f, name):
-    "Return the signature of `f` with its name; '' if Python does not know it"
-    params = parameters(f)
-    if params is None: return ''
-    if name.startswith('Learner.'): params.pop('learn', None)       # a verb of another wing
-    return name + str(inspect.Signature(params.values()))
+def about(name, o):
+    "Describe a symbol in one line"
+    if name in constants(): return ', '.join(map('`{}`'.format, o))
+    line = (docstring(o) or notes(o).get('returns') or '').split('\n')[0]
+    return re.sub(r'; raises .*|\. Define the methods that you need:$', '', line)     # a page has the errors
 
 
-def declared(f):
-    "Return the parameters for the table, with their defaults and annotated types"
-    params = {k: str(p) for k, p in (parameters(f, is_dataclass(f)) or {}).items()} if callable(f) else {}
-    return {k: o if len(o) <= 32 else k for k, o in params.items()}
-
-
-def members(cls, name, shown):
-    "Yield names, symbols, shapes and words of the public methods and properties of `cls`"
-    parts = [o for o in reversed(cls.__mro__) if o is cls or o.__name__[0] == '_' and o.__module__ == cls.__module__]
-    for key, o in {k: v for part in parts for k, v in vars(part).items()}.items():
-        f = getattr(o, 'fget', None) or getattr(o, '__func__', o)   # of a property, of a class method
-        is_own = inspect.isfunction(f) and (f.__module__ == cls.__module__ or f'{name}.{key}' in shown)
-        if key[0] == '_' or not is_own: continue
-        if about := docstring(f) or notes(f).get('returns'):
-            yield key, f, key if isinstance(o, property) else call(f, key), about.splitlines()[0]
-
-
-WIDE = 60       # a method with a longer signature has a part of the page, not a line of a table
-
-def describe(
-    sym,    # class, function or property
-    name,   # its name, such as `Learner.fit`
-    shown,  # names of all symbols that have a heading on the page
-    title='',   # the heading; default: `name`
-):          # str
-    "Write what `show_doc` shows: heading, source link, signature, docstring, parameters, members"
-    f = getattr(sym, 'fget', sym)
-    res = [f'({name.lower()})=', f'### {title or name}', '']
-    if src := lookup.code(name): res += [f'[source]({src}){{.source-link}}', '']
-    if f is sym and (sig := call(f, title or name)):
-        res += ['```python', *wrap(sig, 96, subsequent_indent=' '*4), '```', '']
-    res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', docstring(sym), flags=re.M), '']     # aligned names are a list
-    known = declared(f)
-    def shape(p): return known.get(p.lstrip('*'), p)
-    rows = [(f'*{names}*' if names in ('returns', 'raises') else ', '.join(f'`{shape(p)}`' for p in names.split(', ')),
-             about) for names, about in notes(f).items()]
-    wide = []
-    for key, o, shape, about in members(sym, name, shown) if inspect.isclass(sym) else ():
-        label = f'{name.lower()}.{key}'
-        if f'{name}.{key}' in shown: rows.append((f'[`.{key}`](#{label})', about))
-        elif len(shape) > WIDE: wide.append(describe(o, f'{name}.{key}', shown))
-        else:
-            res.append(f'({label})=')
-            rows.append((f'`.{shape}`', about))
+def table(kind, rows):
     cells = (' | '.join(o.replace('|', r'\|') for o in row) for row in rows)
-    if rows: res += ['{.parameters}', '| | |', '|---|---|', *(f'| {o} |' for o in cells)]
-    text = lookup.linkify('\n'.join(res))
-    for p in known: text = re.sub(rf'\[(`{p}`)\]\([^)]*\)', r'\1', text)      # a parameter, not a function of its name
-    return '\n\n'.join([text, *wide]) + '\n'
+    return '\n'.join([f'{{.{kind}}}', '| | |', '|---|---|', *(f'| {o} |' for o in cells)])
 
 
-class InOrder(Processor):
-    "Put what one cell defines in the order of that cell; nbdev adds it in reverse"
-    def begin(self):
-        runs = groupby(self.nb.cells, key=lambda c: getattr(c, 'has_sd', False))
-        self.nb.cells = list(chain.from_iterable(list(run)[::-1] if added else list(run) for added, run in runs))
+def names_table(names):
+    return table('names', [(f'[`{o.shown}`](#{o.label})', lookup.linkify(about(o.shown, o.symbol))) for o in names])
 
 
-class Pages(FilterDefaults):
-    "nbdev's processors, without the one that runs cells"
-    def procs(self):
-        procs = [o for o in self.base_procs() if o is not exec_show_docs]
-        procs.insert(procs.index(add_show_docs) + 1, InOrder)
-        return procs
+def all_names(): return '\n\n'.join(f'## {first_lines(o)[0]}\n\n{names_table(names_of(o))}' for o in tasks())
 
 
-def included(s, folder):
-    "Include files as Quarto would, with links relative to `folder`"
-    def text(m):
-        file = (folder/m[1]).resolve()
-        def link(m): return f']({os.path.relpath(file.parent/m[1], folder)})'
-        return re.sub(r'\]\((?!\w+:|#)([^)\s]+)\)', link, file.read_text(encoding='utf-8'))
-    return re.sub(r'^\{\{< include (\S+) >\}\}$', text, s, flags=re.M)
+# What pages say of other pages
 
+TITLES = {'all': 'All names', 'lr_find': 'Learning-rate finder', 'engine': 'Slurm, Ray and other engines'}
+
+
+def first_lines(page):  # (title, lead)
+    "Read what a page begins with"
+    name, lead = re.match(r'# (.*)\n+(?:> )?(.*)', texts()[page][1]).groups()
+    is_module = page in homes().values()
+    return TITLES.get(name, name.replace('_', ' ').capitalize()) if is_module else name, lead
+
+
+def linked(pages, folder):
+    "List pages with their leads, and put them below this one in the sidebar"
+    lines = ['```{toctree}', ':hidden:', '', *(f'/{o}' for o in pages), '```', '']
+    for page in pages:
+        title, lead = first_lines(page)
+        lines.append(f'- [{title}]({os.path.relpath(f"/{page}{texts()[page][0]}", f"/{folder}")}): {lead}')
+    return '\n'.join(lines)
+
+
+def filled(s, page):
+    "Write what divisions such as `::: {.pages of=...}` ask for"
+    folder = page.rpartition('/')[0]
+    def division(m):
+        kind, wanted, left_out = m.groups()
+        if kind == 'names' and wanted is None: return all_names()
+        if kind == 'names':
+            found = names_of(page)
+            return f'{names_table(found)}\n\n## Pages\n\n{linked(sorted({homes()[o.module] for o in found}), folder)}'
+        if kind == 'inner': found = [o for module, o in homes().items() if module != 'all' and not names_on(o)]
+        else: found = [o for o in matching(wanted) if o not in (page, *matching(left_out or ''))]
+        return linked(found, folder)
+    asked = r'^::: \{\.(pages|names|inner)(?: of="([^"]*)")?(?: but="([^"]*)")?\}\n:::$'
+    return re.sub(asked, division, s, flags=re.M)
+
+
+@cache
+def terms():    # list of (page, section, term)
+    "List what the `search` comments of all pages say"
+    found = []
+    for page, (_, text) in texts().items():
+        section = ''
+        for heading, words in re.findall(r'^##+ (.*)|^<!-- search: (.*) -->', text, flags=re.M):
+            if heading: section = re.sub(r'[^\w -]', '', heading).lower().replace(' ', '-')
+            else: found += [(page, section, o) for o in words.split(', ')]
+    return found
+
+
+def entries(page):  # list of (entry, id on the page, in the general index?, first in the search?)
+    "List what leads to a page: what its `search` comments say, and its public names, as they are typed and in words"
+    found = [(term, section, True, True) for where, section, term in terms() if where == page]
+    elsewhere = {term.lower() for where, _, term in terms() if where != page}
+    for o in names_on(page):
+        name, target = o.shown.removeprefix('learn.'), re.sub(r'[^a-z0-9]+', '-', o.label)
+        words = re.sub(r'(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_', ' ', name).lower()
+        for entry in dict.fromkeys([o.shown, name, words]):
+            found.append((entry, target, entry == o.shown, entry.lower() not in elsewhere))
+    return found
+
+
+# What a symbol is
+
+def signature(f, title):
+    "Return the signature of `f` with its title and without annotations; '' if Python does not know it"
+    empty, params = inspect.Parameter.empty, []
+    try: known = inspect.signature(f).parameters
+    except ValueError: return ''
+    for k, p in known.items():
+        if k == 'self' or k == 'learn' and title.startswith('Learner.'): continue       # a verb of another wing
+        default = getattr(p.default, '__name__', None) or ('...' if p.default is ... else repr(p.default))
+        words = type('Words', (str,), {'__repr__': str.__str__})(default)
+        params.append(p.replace(annotation=empty, default=empty if p.default is empty else words))
+    return title + str(inspect.Signature(params))
+
+
+def described(o, name, level='###'):
+    "Write heading, link to the source, signature, docstring, parameters and members of a symbol"
+    f = getattr(o, 'fget', o)
+    title = {x.symbol: x.shown.replace('learn.', 'Learner.') for x in public() if x.shown != x.symbol}.get(f, name)
+    res = [f'({name.lower()})=', f'{level} {title}', '']
+    if level == '###': res += [f'[source]({lookup.code(name)}){{.source-link}}', '']
+    if f is o: res += ['```python', *wrap(signature(f, title), 96, subsequent_indent=' '*4), '```', '']
+    res += [re.sub(r'^(`[^`]+`)  +', r'* \1: ', docstring(o), flags=re.M), '']     # aligned names are a list
+    rows = [(f'*{k}*' if k in ('returns', 'raises') else f'`{k}`', words) for k, words in notes(f).items()]
+    parts = []
+    for key, member in vars(o).items() if inspect.isclass(o) else ():
+        f = getattr(member, 'fget', None) or getattr(member, '__func__', member)
+        if key[0] == '_' or not inspect.isfunction(f) or f.__module__ != o.__module__ or not about(key, f): continue
+        if f is member and notes(f): parts.append(described(f, f'{name}.{key}', '####'))
+        else:
+            res.append(f'({name.lower()}.{key})=')
+            rows.append((f'`.{key if isinstance(member, property) else signature(f, key)}`', about(key, f)))
+    if rows: res.append(table('parameters', rows))
+    return '\n\n'.join([lookup.linkify('\n'.join(res)), *parts])
+
+
+def exported(c, symbols):
+    "Yield what takes the place of an exported cell: its public names, each with its folded source, and constants"
+    for node in ast.parse(c.source).body:
+        code = '\n'.join(c.source.split('\n')[node.lineno - 1:node.end_lineno])
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != '_':
+            code = dedent(inspect.getsource(symbols[node.name])).rstrip()
+            source = f'<details class="source"><summary>Source</summary>\n\n````none\n{code}\n````\n\n</details>'
+            yield mk_cell(f'{myst_text(described(symbols[node.name], node.name))}\n\n{source}', 'markdown')
+        names = [o.id for o in getattr(node, 'targets', ()) if isinstance(o, ast.Name) and o.id[0] != '_']
+        if names: yield mk_cell(''.join(f'({o.lower()})=\n' for o in names) + f'```python\n{code}\n```', 'markdown')
+
+
+# Pages for MyST
 
 def myst_text(s):
-    "Write callouts, divisions and links to symbols as MyST does; private symbols get no link, and code stays as it is"
-    parts = re.split(r'(^````none$.*?^````$)', s, flags=re.M | re.S)
-    return ''.join(o if i % 2 else _myst_text(o) for i, o in enumerate(parts))
-
-
-def _myst_text(s):
-    def callout(m):
-        kind, title = m.groups()
-        return f':::{{admonition}} {title}\n:class: {kind}\n\n' if title else f':::{{{kind}}}\n'
-    s = re.sub(r'^:{3,} *\{\.callout-(\w+).*?\}\n(?:#+ (.*)\n)?', callout, s, flags=re.M)
+    "Write divisions and links to symbols as MyST does; private symbols get no link"
     s = re.sub(r'^(:{3,}) *\{\.([\w-]+)\}$', r'\1{container} \2', s, flags=re.M)
     s = re.sub(r'(!\[[^\]]*\]\((?:\.\./)*images/[^)]*\))(?!\{)', r'\1{.chart}', s)      # screenshots on white
-    site = re.escape(f'{cfg.doc_host}{cfg.doc_baseurl}/')
     s = re.sub(rf'\[(`[^`]+`)\]\({site}[^)]*[#.]_[^)]*\)', r'\1', s)
     s = re.sub(rf'{site}[^)#\s]*(#[^)\s]+)', r'\1', s)
     s = re.sub(rf'(?<!\[)`({"|".join(constants())})`', lambda m: f'[{m[0]}](#{m[1].lower()})', s)
@@ -182,125 +260,57 @@ def _myst_text(s):
     return re.sub(rf'(?<![!`])(\[(?:{other}{link})+{other})(\]\([^)]*\))', flat, s)
 
 
-@cache
-def constants():
-    "Return the public constants of `all`, which nbdev does not link"
-    names = vars(import_module(f'{cfg.lib_name}.all'))
-    return [o for o in names['__all__'] if isinstance(names[o], (tuple, dict, str, int))]
-
-
-def with_constants(cells):
-    "Add exported constants as code, since nbdev leaves them out of a page"
-    for c in cells:
-        yield c
-        is_export = re.search(r'^#\| *export\b', c.source, flags=re.M)
-        names = re.findall(r'^([A-Z]\w+) = ', c.source, flags=re.M) if is_export else []
-        if not names: continue
-        targets, code = ''.join(f'({o.lower()})=\n' for o in names), re.sub(r'^#\|.*\n', '', c.source, flags=re.M)
-        yield mk_cell(f'{targets}```python\n{code}\n```', 'markdown')
-
-
-WORDS = {       # of module names, where they are not just words with underscores
-    'all': 'All names', 'amp': 'Mixed precision', 'batch': 'Show a batch',
-    'comparison': 'Compare runs', 'ema': 'Weight averages', 'engine': 'Slurm, Ray and other engines',
-    'fsdp': 'FSDP', 'lr_find': 'Learning-rate finder',
-    'nan_guard': 'NaN guard', 'optim': 'Optimizers', 'plan': 'State and plan',
-    'sources': 'What can be compared', 'start': 'Start a run',
-    'table': 'Table of runs', 'torch_private': 'Private parts of torch',
-}
-
-
-def in_words(name):
-    "Turn the name of a module into a title"
-    if not re.fullmatch('[a-z_]+', name): return name
-    return WORDS.get(name) or name.replace('_', ' ').capitalize()
-
-
-def is_check(code):
-    "Does code only assert something?"
-    try: body = ast.parse(code).body
-    except SyntaxError: return False    # a magic
-    return bool(body) and all(isinstance(o, ast.Assert) for o in body)
-
-
 def is_chart(png):  # base64
     "Is a picture drawn on white, so that it can be turned dark? Photographs cannot"
     from PIL import Image
     image = Image.open(BytesIO(b64decode(png))).convert('L')
-    corners = [image.getpixel((x, y)) for x in (0, image.width - 1) for y in (0, image.height - 1)]
-    return min(corners) > 250 and sum(image.histogram()[225:]) > image.width*image.height/4
+    return image.getpixel((0, 0)) > 250 and sum(image.histogram()[225:]) > image.width*image.height/4
 
 
-def source_of(sym):
-    "Show the source as exported, which a notebook has in the same words, folded; '' if Python does not know it"
-    try: code = dedent(inspect.getsource(getattr(sym, 'fget', sym))).rstrip()
-    except (OSError, TypeError): return ''
-    return f'\n<details class="source"><summary>Source</summary>\n\n````none\n{code}\n````\n\n</details>\n'
+def last_words(text):
+    "Return the last sentence of a text without markup, which describes a picture that does not describe itself"
+    plain = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', ' '.join(text.strip().split('\n\n')[-1].split()))
+    return re.split(r'(?<=[.?!]) +', re.sub(r'[`*\\#]', '', plain))[-1].rstrip(':.')
 
 
-def last_words(
-    text,  # Markdown
-):         # str: its last sentence without markup, or '' after a list, a table or code
-    paragraph = text.strip().split('\n\n')[-1]
-    if re.match(r'[-*|#`:<!]|\d+\. ', paragraph): return ''
-    plain = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', ' '.join(paragraph.split()))
-    return re.split(r'(?<=[.?!]) +', re.sub(r'[`*\\]', '', plain))[-1].rstrip(':.')
-
-
-def myst_cell(
-    c,          # a cell that nbdev has processed
-    symbols,    # dict: name → what it is in the module of the page
-    shown,      # names that the page describes
-    module,     # of the page; None for a lesson
-    words='',   # the sentence before the cell, which describes a picture that does not describe itself
-):
-    "Convert a cell for MyST-NB"
-    if c.cell_type == 'raw':
-        fm = next(yaml.safe_load_all(c.source))
-        lead = f"\n\n{{.lead}}\n{fm['description']}" if 'description' in fm else ''
-        name = fm.get('title', '')
-        return mk_cell(f'# {in_words(name) if module else name}{lead}', 'markdown')
-    if c.cell_type == 'markdown': c.source = myst_text(c.source)
-    if c.cell_type == 'code':
-        opts = dict(re.findall(r'^#\| *([\w-]+): *(.*?)\s*$', c.source, flags=re.M))
-        c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M)
-        if name := shown_name(c):
-            text = myst_text(describe(eval(name, symbols), name, shown, c.get('title', '')))
-            if name.rpartition('.')[0] not in shown: text += source_of(eval(name, symbols))     # else its class has it
-            return mk_cell(text, 'markdown')
-        images = [o.data for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
-        axes = re.findall(r"xlabel='([^']*)'.*?ylabel='([^']*)'", c.source, flags=re.S)
-        drawn = ', '.join(f'{y} by {x}' for x, y in axes) or words
-        texts = [re.sub(r'<(\w+).*', lambda m: drawn or m[1], ''.join(o.get('text/plain', ''))) for o in images]
-        if texts:
-            options = {'alt': '; '.join(texts)}
-            if all(is_chart(o['image/png']) for o in images): options['classes'] = 'chart'
-            c.metadata['mystnb'] = {'image': options}
-        hide = {'echo': 'remove-input', 'output': 'remove-output', 'include': 'remove-cell'}
-        c.metadata['tags'] = [t for k, t in hide.items() if opts.get(k) == 'false']
-        if 'code-fold' in opts: c.metadata['tags'].append('hide-input')
-        if is_check(c.source):
-            c.metadata['tags'].append('hide-input')
-            c.metadata['mystnb'] = {'code_prompt_show': 'Check', 'code_prompt_hide': 'Check'}
+def code_cell(c, flags, words):
+    "Set what MyST-NB hides of a cell, and what describes its pictures"
+    images = [o.data for o in c.get('outputs', []) if 'image/png' in o.get('data', {})]
+    said = [''.join(o.get('text/plain', '')) for o in images]
+    if images:
+        options = {'alt': '; '.join(words if o[:1] == '<' else o for o in said)}
+        if all(is_chart(o['image/png']) for o in images): options['classes'] = 'chart'
+        c.metadata['mystnb'] = {'image': options}
+    hidden = {'echo: false': 'remove-input', 'output: false': 'remove-output', 'code-fold: true': 'hide-input'}
+    c.metadata['tags'] = [tag for flag, tag in hidden.items() if flag in flags]
+    if re.fullmatch(r'(assert .*\n?|[ )\]}].*\n?)+', c.source):     # it only asserts
+        c.metadata['tags'] = ['hide-input']
+        c.metadata['mystnb'] = {'code_prompt_show': 'Check', 'code_prompt_hide': 'Check'}
     return c
 
 
-def read_page(
-    path,       # of a notebook
-    public=(),  # the public names of its module: `_names.Name`
-):              # the notebook for MyST-NB
-    "Process a notebook with nbdev, and convert it to MyST; what is public comes first"
-    module = re.search(r'#\| *default_exp +([\w.]+)', path.read_text(encoding='utf-8'))
-    symbols = vars(import_module(f'{cfg.lib_name}.{module[1] if module else "all"}'))
-    nb = read_nb(path)
-    nb.cells = list(with_constants(nb.cells))
-    Pages()(nb)
+def read_page(path):
+    "Convert a notebook for MyST-NB"
+    nb, page = read_nb(path), path.relative_to(nbs).with_suffix('').as_posix()
+    module = next((module for module, home in homes().items() if home == page), 'all')
+    symbols, cells, words = vars(import_module(f'{cfg.lib_name}.{module}')), [], ''
+    for c in nb.cells:
+        flags = [o.strip() for o in re.findall(r'^#\|(.*)\n?', c.source, flags=re.M)]
+        c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M) if c.cell_type == 'code' else c.source
+        if c.cell_type == 'markdown':
+            words = last_words(c.source)
+            c.source = myst_text(filled(lookup.linkify(c.source), page))
+            cells.append(c)
+        elif 'export' in flags: cells += exported(c, symbols)
+        elif 'exporti' in flags:    # of the class that has all verbs, what is its own
+            own = [o.shown.replace('learn', 'Learner') for o in names_on(page) if 'class' in c.source]
+            cells += [mk_cell(myst_text(described(eval(o, symbols), o)), 'markdown') for o in own]
+        elif not {'hide', f'default_exp {module}'} & {*flags} and c.source.strip():
+            cells.append(code_cell(c, flags, words))
+    title, lead = first_lines(page)
+    start = re.sub(r'\A# .*\n+(?:> .*\n?)*', '', cells[0].source)
+    own = names_table(names_on(page)) if len(names_on(page)) > 1 and page != homes()['all'] else ''
+    cells[0].source = '\n\n'.join(filter(None, [f'# {title}', f'{{.lead}}\n{lead}', own, start]))
+    nb.cells = cells
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
-    if public:
-        front = next(c for c in read_nb(nbs/'index.ipynb').cells if c.cell_type == 'code')
-        nb.cells = in_order(nb.cells, public, symbols, f'{cfg.lib_name}.{module[1]}', front)
-    shown, words = {shown_name(c) for c in nb.cells}, ''
-    for i, c in enumerate(nb.cells):
-        if c.cell_type == 'markdown': words = last_words(c.source)
-        nb.cells[i] = myst_cell(c, symbols, shown, module, words)
     return nb

@@ -1,6 +1,7 @@
 """Configure the docs site: `make docs` builds `_docs/html/index.html`
 
-`_pages.py` converts notebooks to pages, `_site.py` writes what surrounds them.
+`_pages.py` converts notebooks to pages. Beside each page stands its Markdown twin; `llms.txt` and `sitemap.xml` name
+all of them.
 """
 import re, sys
 from pathlib import Path
@@ -9,20 +10,17 @@ nbs = Path(__file__).resolve().parent
 sys.path[:0] = [str(nbs), str(nbs.parent)]
 
 from docutils import nodes
-from sphinx import addnodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from execnb.nbio import mk_cell, nb2str
+from sphinx import addnodes
 
-from _names import entries, filled, public_on
-from _pages import cfg, included, myst_text, read_page
-from _reference import INNER
-from _site import contents, has_examples, plain, site, twin, write_site
+from _pages import cfg, entries, filled, matching, myst_text, read_page, site
 
 project, author, release, copyright = cfg.title, cfg.author, cfg.version, cfg.copyright
 extensions = ['myst_nb', 'sphinx_copybutton']
 source_suffix = {'.ipynb': 'myst-nb', '.qmd': 'myst-nb'}
-exclude_patterns = ['_*', '.*', '**/.*', *([] if has_examples() else ['examples'])]
-suppress_warnings = ['myst.header']     # `show_doc` writes third-level headings everywhere
+exclude_patterns = ['_*', '.*', '**/.*']
+suppress_warnings = ['myst.header']     # a symbol has a third-level heading everywhere
 html_theme, html_title, html_baseurl = 'furo', cfg.title, site
 html_static_path, html_css_files = ['_static'], ['site.css']
 html_copy_source = False
@@ -35,70 +33,91 @@ nb_ipywidgets_js = {}                   # no page needs the script of a widget, 
 myst_enable_extensions = ['attrs_block', 'attrs_inline', 'colon_fence', 'dollarmath']
 myst_heading_anchors = 4
 
-
-def read_source(app, docname, source):
-    "Read the page of a notebook or a Quarto file"
-    path = app.env.doc2path(docname)
-    if path.suffix == '.ipynb':
-        nb = read_page(path, public_on(docname))
-        for c in nb.cells:
-            if c.cell_type == 'markdown': c.source = myst_text(filled(c.source, docname))
-        app.env.twins[docname] = twin(nb)
-        if docname == 'index': nb.cells += [mk_cell(o, 'markdown') for o in contents()]
-        source[0] = nb2str(nb)
-    else:
-        text = filled(included(source[0], path.parent), docname)
-        source[0] = myst_text(re.sub(r'\A(# .*)\n+> (.*)', r'\1\n\n{.lead}\n\2', text))
-        app.env.twins[docname] = plain(source[0]) + '\n'
+twins = {}      # page → Markdown
+SIDEBAR = {     # heading → pages; those with entries of their own name them
+    'Start': 'start/*', 'Lessons': 'lessons/0* tutorials/0*',
+    'How-to': 'howto/00_recipes howto/00_from_other_libraries', 'Examples': 'examples/00_overview',
+    'API by task': '99_all api/*', 'Internals': 'internals/00_inside'}
 
 
-def start(app):
-    if not hasattr(app.env, 'twins'): app.env.twins = {}     # docname → Markdown; kept for unchanged pages
+def plain(s):
+    "Turn MyST into plain Markdown"
+    s = re.sub(r'<!--.*?-->|^```\{toctree\}.*?^```\n?', '', s, flags=re.M | re.S)
+    s = re.sub(r'^\([\w.-]+\)=\n?|^\{\.[\w-]+\}\n|\{\.(?:source-link|chart)\}|^:{3,}.*\n?', '', s, flags=re.M)
+    return re.sub(r'\n{3,}', '\n\n', s).strip()
 
 
-def forget(app, env, docname): env.twins.pop(docname, None)
+def twin(nb):
+    "Write a page in plain Markdown: text, code, and outputs, with a mark for a picture"
+    res = []
+    for c in nb.cells:
+        tags = c.metadata.get('tags', [])
+        if c.cell_type == 'markdown': res.append(plain(c.source))
+        elif 'remove-input' not in tags: res.append(f'````python\n{c.source}\n````')
+        for o in c.get('outputs', []) if 'remove-output' not in tags else ():
+            text = ''.join(o.get('text', o.get('data', {}).get('text/plain', o.get('traceback', ''))))
+            if 'image/png' in o.get('data', {}): res.append('*(a picture)*')
+            elif text.strip(): res.append('````text\n' + re.sub(r'\x1b\[[\d;]*m', '', text).rstrip() + '\n````')
+    return '\n\n'.join(filter(None, res)) + '\n'
 
 
-def add_twin(app, pagename, templatename, context, doctree):
-    "Link a page to its Markdown twin"
-    if pagename not in app.env.twins: return
-    name = pagename.rpartition('/')[2]
-    context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{name}.md">'
+def with_links(text, labels, page):
+    "Turn links between pages into links between their twins"
+    up = '../'*page.count('/')
+    def to(m): return f']({up}{labels[m[1]][0]}.md)' if m[1] in labels else m[0]
+    text = re.sub(r'\]\(#([\w.-]+)\)', to, text)
+    text = re.sub(r'\]\((?:\.\./)*images/', f']({up}_images/', text)
+    return re.sub(r'\]\((?!\w+:)([\w./-]+)\.(?:ipynb|qmd)', r'](\1.md', text)
 
 
-def shorten_code(app, page, template, context, doctree):
-    "Let the keyboard reach code and outputs, which scroll; leave out the tags of what has the colour of text"
-    if 'body' not in context: return
+def read_source(app, page, source):
+    path = app.env.doc2path(page)
+    if path.suffix == '.qmd':
+        text = re.sub(r'\A(# .*)\n+> (.*)', r'\1\n\n{.lead}\n\2', filled(source[0], page))
+        source[0] = myst_text(text)
+        twins[page] = plain(source[0]) + '\n'
+        return
+    nb = read_page(path)
+    twins[page] = twin(nb)
+    for heading, pages in SIDEBAR.items() if page == 'index' else ():
+        lines = ['```{toctree}', ':hidden:', f':caption: {heading}', '', *matching(pages), '```']
+        nb.cells.append(mk_cell('\n'.join(lines), 'markdown'))
+    source[0] = nb2str(nb)
+
+
+def add_twin(app, page, template, context, doctree):
+    "Link a page to its twin; let the keyboard reach code, which scrolls; leave out tags of what has the colour of text"
+    if page not in twins: return
+    context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{page.rpartition("/")[2]}.md">'
     body = context['body'].replace('"highlight"><pre><span></span>', '"highlight"><pre tabindex="0">')
     context['body'] = re.sub(r'<span class="(?:n|o|p|w|pre)">([^<]*)</span>', r'\1', body)
 
 
 def add_entries(app, doctree):
     "Put what leads to a page into the general index, where the search looks first"
-    found = entries(app.env.docname)
+    page, found = app.env.docname, entries(app.env.docname)
     if not found: return
     node = addnodes.index(entries=[('single', o, to, 'main' if is_first else '', None) for o, to, _, is_first in found])
     doctree[0].insert(1, node)
     shown = [('single', o, to, '', None) for o, to, is_shown, _ in found if is_shown]
-    app.env.get_domain('index').entries.setdefault(app.env.docname, []).extend(shown)
+    app.env.get_domain('index').entries.setdefault(page, []).extend(shown)
 
 
-OPEN = """function show() {       // what a link to a folded part names; most browsers do this themselves
-    const o = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))
-    const folded = o && o.closest('details')
-    if (folded && !folded.open) { folded.open = true; o.scrollIntoView() }
-}
-addEventListener('hashchange', show); addEventListener('DOMContentLoaded', show)"""
-
-
-def fold_inner(app, doctree):
-    "Fold away how it works"
-    if not public_on(app.env.docname): return
-    for part in doctree.findall(nodes.section):
-        if part[0].astext() != INNER: continue
-        text = 'Built step by step, with its parts, examples and checks'
-        part.insert(1, nodes.raw('', f'<details class="inner"><summary>{text}</summary>', format='html'))
-        part.append(nodes.raw('', '</details>', format='html'))
+def write_lists(app, error):
+    "Write the twins, and two lists of all pages: for programs that read Markdown, and for search engines"
+    if error or app.builder.name != 'html': return
+    labels, pages = app.env.get_domain('std').anonlabels, sorted(twins)
+    lines = [f'# {cfg.title}', '', f'> {cfg.description}', '',
+             f'`pip install git+{cfg.git_url}`, then `from {cfg.lib_name}.all import *`.', '']
+    for page in pages:
+        text = with_links(twins[page], labels, page)
+        (app.outdir/f'{page}.md').write_text(text, encoding='utf-8')
+        lead = re.match(r'# .*\n+(.*)', text)[1]
+        lines.append(f'- [{app.env.titles[page].astext()}]({site}{page}.md): {lead}')
+    (app.outdir/'llms.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    urls = '\n'.join(f'  <url><loc>{site}{page}.html</loc></url>' for page in pages)
+    sitemap = f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}\n</urlset>\n'
+    (app.outdir/'sitemap.xml').write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n{sitemap}', encoding='utf-8')
 
 
 def mathml(self, node):
@@ -108,10 +127,7 @@ def mathml(self, node):
 
 
 def setup(app):
-    events = {'builder-inited': start, 'env-purge-doc': forget, 'source-read': read_source,
-              'html-page-context': add_twin, 'build-finished': write_site}
+    events = {'source-read': read_source, 'doctree-read': add_entries, 'html-page-context': add_twin,
+              'build-finished': write_lists}
     for event, f in events.items(): app.connect(event, f)
-    for f in add_entries, fold_inner: app.connect('doctree-read', f)
-    app.connect('html-page-context', shorten_code)
-    app.add_js_file(None, body=OPEN)
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))
