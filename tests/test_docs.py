@@ -67,7 +67,7 @@ def test_names_differ_between_modules():
 def test_every_public_name_has_its_line_in_the_api(monkeypatch):
     "In one task, with a link and a sentence, and so has each verb of `Learner`"
     monkeypatch.syspath_prepend(str(root/'nbs'))
-    pages = import_module('_names')
+    pages = import_module('_pages')
     listed = [o for page in pages.tasks() for o in pages.names_of(page)]
     shown = [o.shown for o in listed]
     assert sorted(shown) == sorted(set(shown)) and len(pages.tasks()) >= 8

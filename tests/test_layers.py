@@ -130,3 +130,22 @@ def test_import_is_light():
     code = 'import sys, torch\nbefore = {*sys.modules}\nimport trainer_nb.all\nprint(*{*sys.modules} - before)'
     loaded = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, check=True).stdout.split()
     assert len(loaded) > 50 and not [o for o in loaded if o.startswith(tuple(HEAVY))]
+
+FOREIGN = {     # private names of other packages, and of Python
+    '_replace', '_fields', '_asdict', '_exit', '_getframe', '_repr_png_', '_repr_html_', '_render_traceback_',
+    '_allow_stdin', '_create_subshell', '_reply_subshell_for', '_reset_state', '_update_count', '_computed',
+    '_no_split_modules', '_trial_id'}
+
+def test_one_module_knows_private_names_of_torch():
+    "All others read only private attributes that some module here defines, also by `getattr`"
+    used, defined = set(), {*FOREIGN}
+    for name, tree in trees.items():
+        for o in ast.walk(tree):
+            if isinstance(o, (ast.FunctionDef, ast.ClassDef)): defined.add(o.name)
+            if isinstance(o, ast.Name) and isinstance(o.ctx, ast.Store): defined.add(o.id)
+            if isinstance(o, ast.Attribute) and not isinstance(o.ctx, ast.Load): defined.add(o.attr)
+            if isinstance(o, ast.Attribute): used.add((name, o.attr))
+            if isinstance(o, ast.Call) and ast.unparse(o.func) in ('getattr', 'hasattr', 'setattr'):
+                used |= {(name, a.value) for a in o.args[1:2] if isinstance(a, ast.Constant)}
+    private = {(name, o) for name, o in used if re.match('_[a-z]', str(o)) and name != 'base.torch_private'}
+    assert not {(name, o) for name, o in private if o not in defined}

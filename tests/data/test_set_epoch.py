@@ -2,7 +2,7 @@
 from operator import attrgetter
 
 import pytest, torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from common import check_resume, make_learner, plain_loop, problem, same, stop_at, weights
 from trainer_nb.all import GradAccum, LambdaHook, SeededLoader
@@ -64,6 +64,17 @@ def test_each_pass_is_told_its_epoch_also_after_a_resume(key, epochs, tmp_path):
     losses = plain_loop(model, opt, of_epoch, 3)
     learn, *_ = check_resume(learner, tmp_path, stop_at(7), n_epochs=3)
     assert same(weights(learn.model), weights(model)) and learn.history.steps['train_loss'] == pytest.approx(losses)
+
+def test_it_is_told_once_for_a_pass_and_by_nobody_else():
+    told = []
+    class Sampler(RandomSampler):
+        def set_epoch(self, epoch): told.append(epoch)
+    dl = stock(sampler=Sampler(range(24), generator=torch.Generator()))
+    learn = make_learner(train_dl=dl, valid_dl=stock(sampler=Sampler(range(5))))
+    learn.fit(2, valid_every=3)
+    learn.validate()
+    learn.fit(1)
+    assert told == [0, 1, 2]
 
 @pytest.mark.parametrize('cls', [DataLoader, SeededLoader])
 def test_workers_that_stay_have_the_dataset_of_their_epoch(cls):

@@ -158,6 +158,19 @@ def test_equals_the_loop_that_everybody_has_written():
     learn.launch(2, 1)
     for v, w in zip(weights(learn.model), weights(m)): assert close(v, w)
 
+def test_messages_are_few(monkeypatch):
+    "One for each optimizer step, however many batches it has; none besides those of torch's DDP where it averages"
+    sizes, plain = [], torch.distributed.all_reduce
+    def counted(x, *args, **kwargs):
+        sizes.append(x.numel())
+        return plain(x, *args, **kwargs)
+    monkeypatch.setattr(torch.distributed, 'all_reduce', counted)
+    n = sum(p.numel() for p in Whole().parameters())
+    for hooks, expected in ([], 12), ([wrapped()], 0), ([wrapped(), GradAccum(3)], 2*2):
+        sizes.clear()
+        learner('plain', *hooks).launch(2, 2)
+        assert sum(o >= n for o in sizes) == expected, hooks
+
 def test_each_sample_once_and_each_process_its_own_noise(tmp_path):
     class Ids(Dataset):
         def __len__(self): return 23
