@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest, torch
 
 import trainer_nb
-from common import batches, make_learner
+from common import batches, make_learner, same, weights
 from trainer_nb.all import (
     AMP, EMA, Checkpoint, EarlyStopping, Freeze, GradAccum, GradClip, Hook, JSONLLogger, LambdaHook, NaNGuard,
-    OneCycle, TrainingInterrupted, accuracy
+    OneCycle, TrainingInterrupted
 )
 from trainer_nb.loop.fit import Interrupts
-from trainer_nb.save.files import Lock
 
 pytestmark = pytest.mark.filterwarnings('ignore')
 of_torch = Path(torch.__file__).parent
@@ -92,22 +91,11 @@ def walk(run, *moments):
     reset_modes()
     return Counter(injector.places)
 
-def choose(places, rand):
-    "A moment; each place in the code has the same chance, however often it is come to"
-    place = rand.choice(list(places))
-    return place, rand.randint(1, min(places[place], 5))
-
 class Tell(Hook):
     "Counts the fits that it saw begin and end"
     def __init__(self, ord=0): self.ord, self.begun, self.ended = ord, 0, 0
     def before_fit(self, learn): self.begun += 1
     def after_fit(self, learn): self.ended += 1
-
-class Modal(torch.optim.SGD):
-    "An optimizer that is told of training and evaluation, as schedule-free ones are"
-    mode = 'eval'
-    def train(self): self.mode = 'train'
-    def eval(self): self.mode = 'eval'
 
 def seen(learn):
     "What must be the same after each fit and each pass"
@@ -119,13 +107,12 @@ def seen(learn):
         'threads': threading.active_count(), 'requests': [*learn.requests],
         'handler': signal.getsignal(signal.SIGINT), 'blocked': signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         'model': id(learn.model), 'modes': [m.training for m in learn.model.modules()],
-        'optimizer': getattr(learn.opt, 'mode', None), 'average': [m.training for m in learn.ema.model.modules()],
+        'average': [m.training for m in learn.ema.model.modules()], 'accumulation': learn.state.grad_accum_steps,
+        'lock': learn.get_hook('Checkpoint').folder.lock.file,
         'frozen': [p.requires_grad for p in learn.model.parameters()], 'hooks': list(map(id, learn.hooks))}
 
-# Fits: two interrupts
-
 def make(folder):
-    "A learner with much that has to be put back, after a fit"
+    "A learner with much that has to be put back"
     torch.manual_seed(0)
     hooks = [Tell(-1000), Checkpoint(folder/'run', keep=1), Freeze('0.bias'), AMP(), GradAccum(2), GradClip(1.),
              NaNGuard(), EMA(), OneCycle(), EarlyStopping(restore_best=False), JSONLLogger(folder/'log.jsonl'),
@@ -136,23 +123,99 @@ def make(folder):
     learn.fit(1)
     return learn
 
-def faults(learn, *moments):
-    "Fit with these interrupts; returns (what is not in order afterwards, where they hit)"
-    before, tells, wrong, n = seen(learn), (learn.hooks[0], learn.hooks[-1]), [], len(learn.history)
+RUNS = {'fit': lambda learn: learn.fit(1),
+        'validate': lambda learn: learn.validate(),
+        'lr_find': lambda learn: learn.lr_find(n_steps=3),      # it returns what it has
+        'predict': lambda learn: learn.predict(learn.valid_dl, with_targs=True)}
+
+def faults(learn, name, *moments):
+    "Run this with these interrupts; returns (what is not in order afterwards, where they hit)"
+    before, old, first, last = seen(learn), weights(learn.model), learn.hooks[0], learn.hooks[-1]
+    wrong, raised = [], False
     with Injector(*moments) as injector:
-        try: learn.fit(1)
-        except KeyboardInterrupt: pass
+        try: RUNS[name](learn)
+        except KeyboardInterrupt: raised = True
         except Exception as e: wrong.append(f'{type(e).__name__}: {e}')
     reset_modes()
-    now, folder = seen(learn), learn.get_hook('Checkpoint').folder
+    now = seen(learn)
     wrong += [k for k in before if now[k] != before[k]]
-    if tells[0].ended < tells[0].begun or tells[0].ended != tells[1].ended: wrong.append('after_fit')
-    if folder.lock.file or learn.state.grad_accum_steps != 1: wrong.append('lock or window')
-    try:
-        with contextlib.closing(Lock(folder.path)) as lock: lock.acquire()
-    except RuntimeError: wrong.append('folder')
+    if first.ended < first.begun or first.ended != last.ended: wrong.append('after_fit')
+    if name in ('validate', 'predict') and raised != bool(injector.hit): wrong.append('it went on')
+    if name != 'fit' and not same(old, weights(learn.model)): wrong.append('weights')
     n = len(learn.history)
     try: learn.fit(1)
     except Exception as e: wrong.append(f'next fit: {type(e).__name__}: {e}')
     if len(learn.history) != n + 1 or learn.history.epochs['epoch'] != list(range(n + 1)): wrong.append('history')
     return wrong, injector.hit
+
+def choose(places, rand):
+    "A moment; each place in the code has the same chance, however often it is come to"
+    place = rand.choice(list(places))
+    return place, rand.randint(1, min(places[place], 5))
+
+@pytest.mark.parametrize('name', RUNS)
+@pytest.mark.parametrize('n, n_seconds', [(4, 3), pytest.param(40, 15, marks=pytest.mark.soak)])
+def test_interrupts_at_any_bytecode_leave_nothing_behind(name, n, n_seconds, tmp_path, capsys):
+    "One, and another one anywhere after it: the first ends what runs outside of a fit, and asks a fit to stop"
+    learn, rand, found, n_hits = make(tmp_path), random.Random(1), [], 0
+    firsts = walk(lambda: RUNS[name](learn))
+    for _ in range(n):
+        first = choose(firsts, rand)
+        seconds = walk(lambda: RUNS[name](learn), first)
+        learn.fit(1)
+        for moments in [(first,)] + [(first, choose(seconds, rand)) for _ in range(n_seconds) if seconds]:
+            wrong, hit = faults(learn, name, *moments)
+            n_hits += len(hit)
+            if not wrong: continue
+            found.append((wrong, hit))
+            learn = make(tmp_path/str(len(found)))
+    assert not found and n_hits > n*n_seconds, f'{n_hits} interrupts'
+
+def test_a_hook_that_hangs_at_the_end_can_be_interrupted(monkeypatch):
+    "Others are still called, and nothing is left behind"
+    monkeypatch.setattr(Interrupts, 'patience', 0.)
+    class Hangs(Hook):
+        def after_fit(self, learn):
+            for _ in range(3): signal.raise_signal(signal.SIGINT)
+            raise AssertionError('it goes on')
+    last = Tell(1000)
+    learn, handler = make_learner(train_dl=batches(), hooks=[last]), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt): learn.fit(1, hooks=[Hangs()])
+    assert last.ended == 1 and signal.getsignal(signal.SIGINT) is handler and not learn.is_fitting
+    learn.fit(1)
+
+def test_interrupts_that_come_before_the_first_event_are_not_lost():
+    class Opens(Hook):
+        def around_fit(self, learn):
+            for _ in range(self.n): signal.raise_signal(signal.SIGINT)
+            return contextlib.nullcontext()
+    learn = make_learner(train_dl=batches(), hooks=[opens := Opens()])
+    for opens.n in 1, 2:
+        with pytest.raises(TrainingInterrupted if opens.n == 1 else KeyboardInterrupt): learn.fit(1)
+    opens.n = 0
+    learn.fit(1)
+    assert len(learn.history) == 1 and learn.state.optimizer_step == 5
+
+def test_a_second_interrupt_does_not_part_an_epoch_from_its_row():
+    "Before bytecodes of what closes an epoch"
+    learn = make_learner(train_dl=batches()[:1])
+    learn.fit(1)
+    begin, *places = [p for p in walk(lambda: learn.fit(1)) if p[0].co_name in ('_close_epoch', 'closed', 'add_epoch')]
+    assert len(places) > 100
+    for place in places[::7]:
+        with Injector((begin, 1), (place, 1)) as injector, pytest.raises(KeyboardInterrupt): learn.fit(1)
+        assert len(injector.hit) == 2
+        learn.fit(1)
+        assert learn.history.epochs['epoch'] == list(range(learn.state.epoch)), injector.hit
+
+def test_a_pass_leaves_interrupts_to_a_handler_of_ones_own():
+    "Somebody else's, or that of another learner whose fit makes the pass"
+    learn, got = make_learner(valid_dl=batches()[:2]), []
+    learn.add_hook(LambdaHook(before_step=lambda learn: signal.raise_signal(signal.SIGINT)))
+    old = signal.signal(signal.SIGINT, lambda *args: got.append(1))
+    try: learn.validate()
+    finally: signal.signal(signal.SIGINT, old)
+    assert len(got) == 2
+    other = make_learner(hooks=[LambdaHook(after_epoch=lambda _: learn.validate(learn.valid_dl[:1]))])
+    with pytest.raises(TrainingInterrupted): other.fit(1)
+    assert len(other.history) == 1
