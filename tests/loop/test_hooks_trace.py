@@ -3,7 +3,6 @@ import traceback
 from collections import Counter
 
 import pytest, torch
-from bs4 import BeautifulSoup
 
 from common import Share, batches, make_learner, same, sgd, weights
 from trainer_nb.learner import Learner
@@ -104,21 +103,6 @@ def test_hooks_that_come_and_go_in_mid_fit():
     assert at('before_step') == at('after_step') == train[0] + valid[0] + train[1] + valid[1]
     for point in 'do_backward', 'do_opt_step', 'after_backward': assert at(point) == ''.join(train)
     assert at('before_valid') == ''.join(valid) and at('before_epoch') == 'ABA' and refused
-
-def test_the_table_in_a_notebook_folds_the_hooks():
-    "A line for each point; of several hooks, a click shows each with its numbers"
-    learn = make_learner(hooks=[named(f'Hook{i}', [], runs_after=[f'Hook{i - 1}'])() for i in range(12)])
-    learn.fit(1)
-    table = learn.describe_hooks()
-    soup = BeautifulSoup(table._repr_html_(), 'html.parser')
-    lines = soup.table.tbody.find_all('tr', recursive=False)
-    points = dict.fromkeys(r.point for r in table.rows if r.calls)
-    assert [o.td.text.strip() for o in lines] == [*points, 'never called', 'all hooks']
-    for line, point in zip(lines, points):
-        rows = [r for r in table.rows if r.point == point]
-        assert line.summary.text.split(' › ')[:12] == [r.hook for r in rows]
-        inner = [[c.text for c in o('td')] for o in line.details.table('tr') if o.td]
-        assert [(o[3], o[1]) for o in inner[:12]] == [(f'{r.calls:,}', r.why) for r in rows]
 
 # The order of the design
 

@@ -34,11 +34,11 @@ def grow(n_cells):
         del o
         if i in (9, n_cells - 1): seen.append((len(tensors()), psutil.Process().memory_info().rss/2**20))
     (n_10, mib_10), (n, mib) = seen
-    assert n == n_10 and mib - mib_10 < .4*(n_cells - 10), seen     # what is kept of each fit would be a MiB and more
+    assert n == n_10 and mib - mib_10 < n_cells - 10, seen     # a tensor that is kept of each fit would be 2 MiB
     plt = sys.modules.get('matplotlib.pyplot')
     assert not plt or not plt.get_fignums()
 
-@pytest.mark.parametrize('n', [30, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n', [20, pytest.param(400, marks=pytest.mark.soak)])
 def test_many_fits(n):
     here = Path(__file__).parent
     code = f'import sys; sys.path[:0] = {[str(here), str(here.parent)]}; import test_memory; test_memory.grow({n})'

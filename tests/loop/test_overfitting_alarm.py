@@ -27,8 +27,6 @@ def mlp(*sizes, p=0.):
     for a, b in zip(sizes, sizes[1:]): layers += [nn.Linear(a, b), nn.ReLU(), nn.Dropout(p)]
     return nn.Sequential(*layers[:-2])
 
-# Data: (inputs, targets) of n rows
-
 def curve(n, noise=.1):
     x = torch.rand(n, 2)*4 - 2
     return x, (torch.sin(2*x[:, :1])*x[:, 1:] + noise*torch.randn(n, 1))
