@@ -104,7 +104,7 @@ def seen(learn):
     names = 'batch', 'pred', 'loss', 'result', 'is_fitting', 'training'
     return {
         **{k: getattr(learn, k) for k in names}, 'thread': learn.history.columns.thread,
-        'threads': threading.active_count(), 'requests': [*learn.requests],
+        'threads': threading.active_count(),
         'handler': signal.getsignal(signal.SIGINT), 'blocked': signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         'model': id(learn.model), 'modes': [m.training for m in learn.model.modules()],
         'average': [m.training for m in learn.ema.model.modules()], 'accumulation': learn.state.grad_accum_steps,
@@ -140,7 +140,7 @@ def faults(learn, name, *moments):
     now = seen(learn)
     wrong += [k for k in before if now[k] != before[k]]
     if first.ended < first.begun or first.ended != last.ended: wrong.append('after_fit')
-    if name in ('validate', 'predict') and raised != bool(injector.hit): wrong.append('it went on')
+    if name in ('validate', 'predict') and (learn.requests or raised != bool(injector.hit)): wrong.append('it went on')
     if name != 'fit' and not same(old, weights(learn.model)): wrong.append('weights')
     n = len(learn.history)
     try: learn.fit(1)
@@ -154,22 +154,23 @@ def choose(places, rand):
     return place, rand.randint(1, min(places[place], 5))
 
 @pytest.mark.parametrize('name', RUNS)
-@pytest.mark.parametrize('n, n_seconds', [(4, 3), pytest.param(40, 15, marks=pytest.mark.soak)])
+@pytest.mark.parametrize('n, n_seconds', [(3, 5), pytest.param(40, 15, marks=pytest.mark.soak)])
 def test_interrupts_at_any_bytecode_leave_nothing_behind(name, n, n_seconds, tmp_path, capsys):
-    "One, and another one anywhere after it: the first ends what runs outside of a fit, and asks a fit to stop"
+    "One, and another one in what then ends it: the first ends what runs outside of a fit, and asks a fit to stop"
     learn, rand, found, n_hits = make(tmp_path), random.Random(1), [], 0
     firsts = walk(lambda: RUNS[name](learn))
     for _ in range(n):
         first = choose(firsts, rand)
         seconds = walk(lambda: RUNS[name](learn), first)
         learn.fit(1)
-        for moments in [(first,)] + [(first, choose(seconds, rand)) for _ in range(n_seconds) if seconds]:
+        late = dict([*seconds.items()][len(seconds)*2//3:])      # most of them in what ends it
+        for moments in [(first,)] + [(first, choose(late, rand)) for _ in range(n_seconds) if late]:
             wrong, hit = faults(learn, name, *moments)
             n_hits += len(hit)
             if not wrong: continue
             found.append((wrong, hit))
             learn = make(tmp_path/str(len(found)))
-    assert not found and n_hits > n*n_seconds, f'{n_hits} interrupts'
+    assert not found and n_hits > 3*n, (found, n_hits)
 
 def test_a_hook_that_hangs_at_the_end_can_be_interrupted(monkeypatch):
     "Others are still called, and nothing is left behind"
