@@ -165,7 +165,7 @@ def test_messages_are_few(monkeypatch):
         sizes.append(x.numel())
         return plain(x, *args, **kwargs)
     monkeypatch.setattr(torch.distributed, 'all_reduce', counted)
-    n = sum(p.numel() for p in Whole().parameters())
+    n = sum(p.numel() for p in Net().parameters())
     for hooks, expected in ([], 12), ([wrapped()], 0), ([wrapped(), GradAccum(3)], 2*2):
         sizes.clear()
         learner('plain', *hooks).launch(2, 2)
