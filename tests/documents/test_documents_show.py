@@ -107,6 +107,7 @@ def streamed(monkeypatch, *hooks, display='text', columns=120):
     learn = learner(display, train_dl=Unsized(batches(200)*5), hooks=hooks)
     with monkeypatch.context() as m:
         m.setattr(sys, 'stdout', pipe := Pipe(learn))
+        m.setattr('trainer_nb.show.display.Text.flush_s', 0.)      # these batches take microseconds
         learn.fit(max_steps=200, valid_every=20)
     return learn.history, pipe
 
