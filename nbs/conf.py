@@ -75,7 +75,8 @@ def read_source(app, page, source):
     if path.suffix == '.qmd':
         text = re.sub(r'\A(# .*)\n+> (.*)', r'\1\n\n{.lead}\n\2', filled(source[0], page))
         source[0] = myst_text(text)
-        twins[page] = plain(source[0]) + '\n'
+        def file(m): return (path.parent/m[1]).read_text(encoding='utf-8').split('\n', 1)[1].replace('](nbs/', '](../')
+        twins[page] = plain(re.sub(r'```\{include\} (.*)\n[^`]*```', file, source[0])) + '\n'
         return
     nb = read_page(path)
     twins[page] = twin(nb)

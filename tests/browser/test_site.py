@@ -147,6 +147,9 @@ FOUND = {       # what people type → the page that comes first
     'ensemble': 'howto/16_everyday', 'activation checkpointing': 'howto/16_everyday',
     'time series': 'lessons/05_forecasting', 'hugging face': 'lessons/03_text', 'lora': 'lessons/06_adapters',
     'peft': 'lessons/06_adapters', 'timm': 'lessons/07_pretrained',
+    'save best': 'save/03_checkpoint', 'lr': 'show/04_lr_find', 'batch size': 'data/04_loaders',
+    'several gpus': 'howto/05_several_gpus', 'forecast': 'lessons/05_forecasting',
+    'custom loss': 'tutorials/01_trainer_pattern', 'freeze': 'features/02_weights', 'ema': 'features/02_weights',
     'predict one image': 'howto/16_everyday', 'class weights': 'start/04_faq',
 }
 FIRST = '''query => {      // as `Search.query` does, which shows the last result first
