@@ -104,7 +104,8 @@ def names_of(page):
     return sorted((o for o in public() if task_of(o.module) == page), key=place)
 
 
-def names_on(page): return [o for o in public() if homes()[o.module] == page]
+def names_on(page):     # classes and functions come before verbs
+    return sorted((o for o in public() if homes()[o.module] == page), key=lambda o: '.' in o.shown)
 
 
 def docstring(o):
