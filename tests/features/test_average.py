@@ -35,6 +35,13 @@ def test_another_model_gets_another_average():
     assert hook.n == 5 and same(weights(hook.model), weights(alone.model))
     assert learn.validate()['valid_loss'] == pytest.approx(loss_of(first), abs=1e-6)
 
+def test_a_fit_after_one_that_ended_before_validation_warns_of_nothing(recwarn):
+    def fail(learn): raise ZeroDivisionError
+    learn = learner(normed(), EMA(.9))
+    with pytest.raises(ZeroDivisionError): learn.fit(1, hooks=[LambdaHook(before_valid=fail)])
+    learn.fit(1)
+    assert not [o for o in recwarn if 'live model' in str(o.message)]
+
 def test_an_average_is_of_the_model_that_was_loaded_with_it(tmp_path):
     learner(normed(), hook := EMA(.9)).fit(1)
     (learn := learner(normed(), other := EMA(.9))).fit(2)

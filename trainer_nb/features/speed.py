@@ -312,5 +312,5 @@ class Profile(Hook):
         add('between', 'the loop: batch to the device, metrics, history', n, max(gap, 0.))
         if n: self.table = ProfileTable(rows, n)
         first = self.skip + self.n_steps + 1
-        if self.trace and self._n <= first and learn.cancelled is None:
+        if self.trace and self._n <= first and learn.cancelled in (None, 'step'):
             print(f'Profile: no trace, since it begins after {first} batches, and the fit had {self._n}')

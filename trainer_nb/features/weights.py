@@ -112,6 +112,7 @@ class EMA(Hook):
         is_other = self._live is not learn.own_model and not self._is_loaded
         if is_other or not self.n and not learn.plan.has_begun: self.n, self.average = 0, {}
         self._live, self._is_loaded, self._pairs = learn.own_model, False, ()
+        if self._watch is not None: self._watch.remove()    # of a fit that ended in between
         self._masks = {k for k, b in self._live.named_buffers() if not b.isfinite().all()}
         self._follow()
 
