@@ -8,13 +8,16 @@ from contextlib import suppress
 
 
 def ask(path, *argv):
-    "Wait for a kernel, and end as it ends"
+    "Wait for a kernel, pass signals on to it, and end as it ends"
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(path)
         wish = json.dumps({'argv': argv, 'cwd': os.getcwd(), 'env': dict(os.environ)}).encode()
         socket.send_fds(s, [len(wish).to_bytes(8, 'little')], [0, 1, 2])
         s.sendall(wish)
-        sys.exit(int(s.makefile().readline() or 1))
+        f = s.makefile()
+        pid = int(f.readline())
+        for o in signal.SIGINT, signal.SIGTERM: signal.signal(o, lambda sig, frame: os.kill(pid, sig))
+        sys.exit(int(f.readline() or 1))
 
 def kernel(wish):
     "Be the kernel"
@@ -37,6 +40,7 @@ def keep(conn):
         os.setsid()
         return kernel(wish)
     for fd in fds: os.close(fd)
+    conn.sendall(b'%d\n' % pid)
     def end():
         f.read()
         with suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
