@@ -121,6 +121,12 @@ def forgetful(batch, learn, held=[0]):      # noqa: B006   that is the fault
 def two(batch, learn):
     for name, part in zip('ab', learn.model): yield name, F.cross_entropy(part(batch[0]), batch[1])
 
+def with_two():
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+    optim = {k: torch.optim.Adam(o.parameters(), .01) for k, o in zip('ab', model)}
+    return make(model=model, train_step=two, optim=optim)
+
 def make(train_dl=None, model=None, **kwargs):
     torch.manual_seed(0)
     if model is None: model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(.2), nn.Linear(8, 3))
@@ -168,9 +174,7 @@ HEALTHY = {
     'global numbers': lambda: make(loader(Data(lambda: random.random()), shuffle=True)),
     'metric with a memory': lambda: make(metrics=[Best()]),
     'guard': lambda: make(hooks=[NaNGuard()]),
-    'two optimizers': lambda: make(
-        model=nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)]), train_step=two,
-        optim=lambda m: {k: torch.optim.Adam(o.parameters(), .01) for k, o in zip('ab', m)}),
+    'two optimizers': with_two,
     'saved hook': lambda: make(hooks=[Carried()]),
     'large': lambda: make(model=nn.Sequential(nn.Linear(4, 2**16), nn.Linear(2**16, 3)), optim=torch.optim.SGD),
     'own position': lambda: make(Positioned(Data(), 6)),
