@@ -217,7 +217,7 @@ def signature(f, title):
 def described(o, name, level='###'):
     "Write heading, link to the source, signature, docstring, parameters and members of a symbol"
     f = getattr(o, 'fget', o)
-    title = {x.symbol: x.shown.replace('learn.', 'Learner.') for x in public() if x.shown != x.symbol}.get(f, name)
+    title = next((x.shown.replace('learn.', 'Learner.') for x in public() if x.symbol is f), name)
     res = [f'({name.lower()})=', f'{level} {title}', '']
     if level == '###': res += [f'[source]({lookup.code(name)}){{.source-link}}', '']
     if f is o: res += ['```python', *wrap(signature(f, title), 96, subsequent_indent=' '*4), '```', '']
@@ -294,7 +294,7 @@ def read_page(path):
     "Convert a notebook for MyST-NB"
     nb, page = read_nb(path), path.relative_to(nbs).with_suffix('').as_posix()
     module = next((module for module, home in homes().items() if home == page), 'all')
-    symbols, cells, words = vars(import_module(f'{cfg.lib_name}.{module}')), [], ''
+    symbols, cells, words, own = vars(import_module(f'{cfg.lib_name}.{module}')), [], '', names_on(page)
     for c in nb.cells:
         flags = [o.strip() for o in re.findall(r'^#\|(.*)\n?', c.source, flags=re.M)]
         c.source = re.sub(r'^#\|.*\n?', '', c.source, flags=re.M) if c.cell_type == 'code' else c.source
@@ -304,14 +304,14 @@ def read_page(path):
             cells.append(c)
         elif 'export' in flags: cells += exported(c, symbols)
         elif 'exporti' in flags:    # of the class that has all verbs, what is its own
-            own = [o.shown.replace('learn', 'Learner') for o in names_on(page) if 'class' in c.source]
-            cells += [mk_cell(myst_text(described(eval(o, symbols), o)), 'markdown') for o in own]
+            verbs = [o.shown.replace('learn', 'Learner') for o in own if 'class' in c.source]
+            cells += [mk_cell(myst_text(described(eval(o, symbols), o)), 'markdown') for o in verbs]
         elif not {'hide', f'default_exp {module}'} & {*flags} and c.source.strip():
             cells.append(code_cell(c, flags, words))
     title, lead = first_lines(page)
     start = re.sub(r'\A# .*\n+(?:> .*\n?)*', '', cells[0].source)
-    own = names_table(names_on(page)) if len(names_on(page)) > 1 and page != homes()['all'] else ''
-    cells[0].source = '\n\n'.join(filter(None, [f'# {title}', f'{{.lead}}\n{lead}', own, start]))
+    names = names_table(own) if len(own) > 1 and module != 'all' else ''
+    cells[0].source = '\n\n'.join(filter(None, [f'# {title}', f'{{.lead}}\n{lead}', names, start]))
     nb.cells = cells
     nb.metadata['language_info'] = {'name': 'python', 'pygments_lexer': 'ipython3'}
     return nb

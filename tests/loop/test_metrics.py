@@ -50,16 +50,6 @@ def recalls(pred, targ): return torch.stack([((pred.argmax(1) == c) & (targ == c
 def both(pred, targ): return {'mean': pred.mean(), 'two': 2., 'of': recalls(pred, targ)}
 def as_array(pred, targ): return recalls(pred, targ).numpy()
 
-class Detection:
-    "Returns several values, one of them by class"
-    def reset(self): self.z, self.y = [], []
-    def update(self, pred, targ):
-        self.z.append(pred)
-        self.y.append(targ)
-    def compute(self):
-        z, y = torch.cat(self.z), torch.cat(self.y)
-        return {'map': (z.argmax(1) == y).float().mean(), 'classes': y.bincount(minlength=3)/len(y)}
-
 @pytest.mark.parametrize('make_dl, bs', [(cut, N), (cut, 7), (Reusing, 7), (in_dataloader, 7)])
 def test_functions_and_objects_numbers_vectors_and_dicts(make_dl, bs):
     names = ['cat', 'dog', 'cow']
