@@ -4,8 +4,8 @@ from datetime import date
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ('overhead', 'epoch', 'digits', 'display', 'lr_find', 'lr_rules', 'checkpoint', 'compile', 'distributed',
-         'imports', 'memory', 'runs', 'compare', 'clicks', 'loading', 'fingerprint')
+NAMES = ('overhead', 'digits', 'display', 'lr_find', 'checkpoint', 'compile', 'distributed', 'imports', 'runs',
+         'compare', 'clicks')
 
 
 def measured(name):  # str

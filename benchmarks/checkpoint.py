@@ -4,8 +4,8 @@ How long a save blocks training, compared with `torch.save` and `fsync` in the l
 that size, so a step costs nothing. For a resume, the time until the next batch is ready, by the number of
 batches to skip, of 32 samples each; reading one costs about 1 ms.
 """
-import os, platform, sys, tempfile
-from contextlib import redirect_stdout
+import os, sys, tempfile
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+import plain
 from plain import timed
 from trainer_nb.all import Checkpoint, LambdaHook, Learner, SeededLoader
 from trainer_nb.data.passes import Pass
@@ -45,12 +46,12 @@ def stalls(home, n_bytes, n_saves=5):
     learn = Learner(Big(n_bytes), (torch.rand(320, 16), torch.randint(2, (320,))), loss_fn=F.cross_entropy, lr=.01,
                     bs=32, hooks=[check, once], display=False)
     learn.fit(1)
-    def plain():
+    def by_hand():
         with open(home/'plain.pt', 'wb') as f:
             torch.save({'model': learn.model.state_dict(), 'opt': learn.opt.state_dict()}, f)
             f.flush()
             os.fsync(f.fileno())
-    return median(waits[1:]), median(totals[1:]), median(timed(plain) for _ in range(n_saves))
+    return median(waits[1:]), median(totals[1:]), median(timed(by_hand) for _ in range(n_saves))
 
 
 class Slow(Dataset):
@@ -62,33 +63,28 @@ class Slow(Dataset):
 
 def resume_time(make_dl, n):
     "Seconds from an unread loader to its batch `n`"
-    dl = make_dl(Slow())
-    first = Pass(dl)
-    iter(first)
-    first.n = n
-    state = first.state_dict()
-    first.close()
-    second = Pass(make_dl(Slow()))
-    second.load_state_dict(state)
-    took = timed(lambda: next(iter(second)))
-    second.close()
-    return took
+    with closing(Pass(make_dl(Slow()))) as first:
+        iter(first)
+        first.n = n
+        state = first.state_dict()
+    with closing(Pass(make_dl(Slow()))) as second:
+        second.load_state_dict(state)
+        return timed(lambda: next(iter(second)))
 
 
-LOADERS = {
-    'DataLoader': lambda data: DataLoader(data, batch_size=32, shuffle=True),
-    'SeededLoader': lambda data: SeededLoader(data, batch_size=32, shuffle=True, num_workers=0),
-    'SeededLoader, 2 workers': lambda data: SeededLoader(data, batch_size=32, shuffle=True, num_workers=2),
-    'DataLoader, 2 workers (read again)': lambda data: DataLoader(data, batch_size=32, shuffle=True, num_workers=2)}
+def loader(cls, n): return lambda data: cls(data, batch_size=32, shuffle=True, num_workers=n)
+
+LOADERS = {'DataLoader': loader(DataLoader, 0), 'SeededLoader, 2 workers': loader(SeededLoader, 2),
+           'DataLoader, 2 workers (read again)': loader(DataLoader, 2)}
 
 if __name__ == '__main__':
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, 1 thread\n')
-    print('| state | training waits | the file is complete | `torch.save` in the loop |\n|---|---|---|---|')
+    plain.heading()
+    print('| state | training waits, ms | the file is complete | `torch.save` in the loop |\n|---|---:|---:|---:|')
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as home:
         for name, n_bytes in ('10 MB', 10**7), ('1 GB', 10**9):
             with redirect_stdout(sys.stderr): times = stalls(Path(home), n_bytes)
-            print(f'| {name} | {" | ".join(f"{o*1000:,.1f} ms" for o in times)} |', flush=True)
-    print('\n| batches to skip | ' + ' | '.join(LOADERS) + ' |\n|---|' + '---|'*len(LOADERS))
+            print(f'| {name} | {" | ".join(f"{o*1000:,.1f}" for o in times)} |', flush=True)
+    print(f'\n| batches to skip | {", ms | ".join(LOADERS)}, ms |\n|---|{"---:|"*len(LOADERS)}')
     for n in 0, 100, 1_000, 10_000:
         with redirect_stdout(sys.stderr): times = [resume_time(make_dl, n) for make_dl in LOADERS.values()]
-        print(f'| {n:,} | {" | ".join(f"{o*1000:,.0f} ms" for o in times)} |', flush=True)
+        print(f'| {n:,} | {" | ".join(f"{o*1000:,.0f}" for o in times)} |', flush=True)

@@ -1,21 +1,21 @@
-"""Comparing, and what live views cost: `python benchmarks/compare.py [millions of batches] [seconds]`
+"""Comparing, and what live views cost: `python benchmarks/compare.py [seconds]`
 
 Seconds from `compare` to its picture for one record of ten million batches. Then live views in a Jupyter kernel, with
 widgets, while another process appends to the records: the seconds between two updates, and the share of a core, beside
-a cell that computes (of the thread that draws) and beside one that sleeps (of the whole kernel). Last, a sweep of
-twelve tiny trials.
+a cell that computes (of the thread that draws) and beside one that sleeps (of the whole kernel).
 """
-import json, os, platform, subprocess, sys, tempfile
+import json, subprocess, sys, tempfile
 from array import array
 from base64 import b64encode
+from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty
 from statistics import median
 from time import perf_counter, sleep, time
 
-import torch
 from jupyter_client.manager import start_new_kernel
 
+import plain
+from plain import timed
 from trainer_nb.all import compare
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.engine import now_here
@@ -44,21 +44,6 @@ while time.perf_counter() < start[0] + {seconds}: sum(range(10**5)) if {busy} el
 wall, drawing, whole = (b - a for a, b in zip(start, clocks()))
 gaps = [b - a for a, b in zip(at, at[1:])] or [{seconds}]
 print(json.dumps([gaps, drawing/wall, whole/wall]))'''
-SWEEP = '''import json, time, tempfile, sys, torch
-from trainer_nb.all import *
-starts = []
-def make(trial):
-    starts.append(time.perf_counter())
-    x = torch.randn(256, 8)
-    return Learner(nn.Linear(8, 1), (x, x[:, :1]), (x, x[:, :1]), loss_fn=F.mse_loss, bs=32,
-                   lr=trial.suggest_float('lr', 1e-3, 1e-1, log=True))
-with tempfile.TemporaryDirectory() as home:
-    start = time.perf_counter(), time.process_time()
-    sweep(make, 12, home + '/a', n_epochs=2)
-    starts.append(time.perf_counter())
-    print(json.dumps([starts[1] - start[0], [b - a for a, b in zip(starts[1:], starts[2:])],
-                      time.process_time() - start[1]]))'''
-
 
 def make(path, state):
     folder = RunFolder(path)
@@ -100,58 +85,44 @@ def feed(home, rate, each):
         sleep(max(start + each/rate - perf_counter(), 0))
 
 
-def opened(path):
-    "Seconds until the picture is there"
-    start = perf_counter()
-    compare(path)._repr_html_()
-    return perf_counter() - start
-
-
 def records(n):
     "The first line, for `n` batches"
     with tempfile.TemporaryDirectory() as home:
         folder = make(Path(home)/'long', 'done')
         for start in range(0, n, 10**5): append(folder, start, min(10**5, n - start))
         size = (folder.path/'record'/'log.jsonl').stat().st_size
-        print(f'{n/1e6:g} million batches, {size/1e6:.0f} MB: {opened(folder.path):.1f} s\n', flush=True)
+        took = timed(lambda: compare(folder.path)._repr_html_())
+        print(f'{n/1e6:g} million batches, {size/1e6:.0f} MB: {took:.1f} s\n', flush=True)
 
 
-class Kernel:
-    "A kernel that takes widgets for seen"
-    def __enter__(self):
-        self.manager, self.client = start_new_kernel(extra_arguments=['--log-level=ERROR'])
-        return self
-
-    def __exit__(self, *error):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-
-    def run(self, code, timeout=300):
-        "Run a cell; returns the JSON that it prints, if any"
-        self.client.execute(code, allow_stdin=True)
-        text, end = '', perf_counter() + timeout
-        while perf_counter() < end:
-            try: o = self.client.get_iopub_msg(timeout=1)
-            except Empty: continue
-            if o['msg_type'] == 'stream' and o['content']['name'] == 'stdout': text += o['content']['text']
-            if o['msg_type'] == 'error': raise RuntimeError('\n'.join(o['content']['traceback']))
-            if o['msg_type'] == 'status' and o['content']['execution_state'] == 'idle' and self.is_own(o):
-                return json.loads(text.splitlines()[-1]) if text.strip() else None
-        raise TimeoutError(code)
-
-    def is_own(self, message): return message['parent_header'].get('msg_type') == 'execute_request'
+@contextmanager
+def kernel():
+    "A function that runs a cell in a new kernel and returns the JSON that it prints, if any"
+    manager, client = start_new_kernel(extra_arguments=['--log-level=ERROR'])
+    def run(code):
+        said = []
+        def take(o):
+            if o['msg_type'] == 'stream' and o['content']['name'] == 'stdout': said.append(o['content']['text'])
+        reply = client.execute_interactive(code, allow_stdin=True, timeout=300, output_hook=take)['content']
+        if reply['status'] != 'ok': raise RuntimeError('\n'.join(reply['traceback']))
+        lines = ''.join(said).splitlines()
+        return json.loads(lines[-1]) if lines else None
+    try: yield run
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def live(n, seconds, rate=100, each=100):
     "A row of the table: of `n` live runs"
-    with tempfile.TemporaryDirectory() as home, Kernel() as kernel:
+    with tempfile.TemporaryDirectory() as home, kernel() as run:
         for i in range(n):
             folder = make(Path(home)/f'run{i}', 'running')
             for start in range(0, 1000, each): append(folder, start, each)
         feeder = subprocess.Popen([sys.executable, '-c', FEED.format(str(Path(__file__).parent), home, rate, each)])
         try:
-            kernel.run(VIEW.format(n=n, home=home))
-            (gaps, drawing, _), (calm, _, whole) = [kernel.run(LOOK.format(seconds=seconds, busy=o)) for o in (1, 0)]
+            run(VIEW.format(n=n, home=home))
+            (gaps, drawing, _), (calm, _, whole) = [run(LOOK.format(seconds=seconds, busy=o)) for o in (1, 0)]
         finally:
             feeder.kill()
             feeder.wait()
@@ -160,18 +131,10 @@ def live(n, seconds, rate=100, each=100):
           flush=True)
 
 
-def swept():
-    with Kernel() as kernel: first, each, cpu = kernel.run(SWEEP)
-    print(f'\nA sweep of 12 tiny trials: {first:.1f} s until the second begins, then {median(each):.2f} s for each, '
-          f'{max(each):.2f} s at most; {cpu:.1f} s of CPU time in the kernel.')
-
-
 if __name__ == '__main__':
-    millions = float(sys.argv[1]) if len(sys.argv) > 1 else 10.
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 20.
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores\n')
-    records(int(millions*1e6))
+    seconds = plain.argument(20.)
+    plain.heading()
+    records(10**7)
     print('| view | s between updates, busy cell | most | core | s between updates, quiet cell | core, whole kernel |')
     print('| --- | ---: | ---: | ---: | ---: | ---: |', flush=True)
     for n in 1, 3, 8, 20: live(n, seconds)
-    swept()

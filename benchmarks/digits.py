@@ -1,15 +1,15 @@
-"""Digits, 10 epochs, in a Jupyter kernel: `python benchmarks/digits.py [rounds]`
+"""Digits, 10 epochs, time and memory: `python benchmarks/digits.py [rounds]`
 
-scikit-learn's digits (1,437 for training, 360 for validation), an MLP (64 → 64 → 10), AdamW, batches of 64,
-validation with accuracy after each epoch, one thread. The raw loop is the textbook one, with a `DataLoader`;
-ours is what you would type, with all defaults. They are interleaved in one kernel; a figure is the median over
-the rounds of the time of a fit. The picture that stays in the notebook has a column of its own.
+scikit-learn's digits (1,437 for training, 360 for validation), an MLP (64 → 64 → 10), AdamW, batches of 64, validation
+with accuracy after each epoch, one thread. The loop by hand is the textbook one, with a `DataLoader`; ours is what you
+would type, with all defaults. They take turns in a Jupyter kernel; a figure is the median over the rounds of the time
+of a fit, with the picture that stays in the notebook. Then resident memory after a fit and at its peak, each time in a
+new process, or in a kernel of its own. Last, what a million recorded batches add, what it costs to record one, and how
+far the mean loss of an epoch is from the exact one.
 """
-import platform, sys
-from contextlib import redirect_stdout
-from functools import partial
-from io import StringIO
-from statistics import mean, median, quantiles
+import gc, json, subprocess, sys
+from pathlib import Path
+from statistics import mean, median
 from time import perf_counter
 
 import torch
@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from display import in_a_kernel
-from trainer_nb.all import Learner, accuracy, set_seed
+import plain
 
 N_EPOCHS, LR = 10, 3e-3
 torch.set_num_threads(1)
@@ -38,27 +37,11 @@ def loaders(train, valid):
             DataLoader(TensorDataset(*valid), batch_size=64))
 
 
-class Quick:
-    "Whole batches, cut out by hand"
-    def __init__(self, x, y, shuffle): self.x, self.y, self.shuffle = x, y, shuffle
-    def __iter__(self):
-        order = torch.randperm(len(self.x)) if self.shuffle else slice(None)
-        return zip(self.x[order].split(64), self.y[order].split(64))
-
-
-def raw(train, valid, quick=False, **kwargs):
-    "(seconds, of the last picture, accuracy)"
-    start = perf_counter()
+def by_hand(train_dl, valid_dl):
     model = make_model()
-    opt = torch.optim.AdamW(model.parameters(), lr=LR, **kwargs)
-    train_dl, valid_dl = (Quick(*train, True), Quick(*valid, False)) if quick else loaders(train, valid)
+    opt = torch.optim.AdamW(model.parameters(), lr=LR)
     for epoch in range(N_EPOCHS):
-        model.train()
-        for xb, yb in train_dl:
-            loss = F.cross_entropy(model(xb), yb)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
+        plain.one_pass(train_dl, model, opt)
         model.eval()
         total, right, n = 0., 0, 0
         with torch.no_grad():
@@ -68,50 +51,93 @@ def raw(train, valid, quick=False, **kwargs):
                 right += (pred.argmax(1) == yb).sum().item()
                 n += len(xb)
         print(epoch, total/n, right/n)
-    return perf_counter() - start, 0., right/n
-
+    return right/n
 
 def ours(*dls, **kwargs):
-    start = perf_counter()
+    from trainer_nb.all import Learner, accuracy
     learn = Learner(make_model(), *dls, loss_fn=F.cross_entropy, lr=LR, metrics=[accuracy], **kwargs)
-    learn.fit(N_EPOCHS)
-    end = perf_counter()
-    closed = learn.display.closed if learn.display else end       # what comes after it is the picture
-    return closed - start, end - closed, learn.history.epochs['valid_accuracy'][-1]
+    return learn.fit(N_EPOCHS).epochs['valid_accuracy'][-1]
 
-
-VARIANTS = {
-    'raw loop, `DataLoader`': raw,
-    'raw loop, `DataLoader`, fused AdamW': lambda *dls: raw(*dls, fused=True),
-    'raw loop, whole batches by hand': lambda *dls: raw(*dls, quick=True),
-    'raw loop, whole batches by hand, fused AdamW': lambda *dls: raw(*dls, quick=True, fused=True),
+VARIANTS = {        # each returns the accuracy
+    'by hand, `DataLoader`': lambda *dls: by_hand(*loaders(*dls)),
     '**ours, all defaults**': ours,
     'ours, no display': lambda *dls: ours(*dls, display=False),
-    'ours, fused AdamW': lambda *dls: ours(*dls, optim=partial(torch.optim.AdamW, fused=True)),
     'ours, `DataLoader`': lambda *dls: ours(*loaders(*dls)),
 }
 
 
-def table(rounds):
-    dls, seen = data(), {name: [] for name in VARIANTS}
-    for i in range(rounds + 2):
-        for name, run in VARIANTS.items():
-            set_seed(i)
-            with redirect_stdout(StringIO()): res = run(*dls)
-            if i >= 2: seen[name].append(res)       # the first two warm up
-    base = [o[0] for o in seen['raw loop, `DataLoader`']]
-    print('| variant | ms | quartiles | × raw | last picture, ms | accuracy, mean |\n'
-          '| --- | ---: | ---: | ---: | ---: | ---: |')
-    for name, res in seen.items():
-        times, pictures, right = zip(*res)
-        low, _, high = (1000*o for o in quantiles(times, n=4))
-        picture = f'{1000*median(pictures):.0f}'*(max(pictures) > 1e-4)
-        print(f'| {name} | {1000*median(times):.0f} | {low:.0f}–{high:.0f} | '
-              f'{median(t/b for t, b in zip(times, base)):.2f} | {picture} | {mean(right):.4f} |')
+def times(rounds):
+    dls, right = data(), {name: [] for name in VARIANTS}
+    def variant(name):
+        def run():
+            torch.manual_seed(len(right[name]))
+            right[name].append(VARIANTS[name](*dls))
+        return plain.quiet(run)
+    plain.table(plain.in_turn({name: variant(name) for name in VARIANTS}, rounds, warm=2),
+                lambda _: 'by hand, `DataLoader`')
+    print('\nMean accuracy:', ', '.join(f'{name.strip("*")} {mean(o):.4f}' for name, o in right.items()))
+
+
+def rss():
+    "(now, at its peak), MiB"
+    import psutil
+    lines = Path('/proc/self/status').read_text().splitlines() if sys.platform == 'linux' else []
+    peak = next((int(o.split()[1])/1024 for o in lines if o.startswith('VmHWM')), float('nan'))
+    return psutil.Process().memory_info().rss/2**20, peak
+
+def memory(name):
+    "Print what is resident after a fit, and was at its peak"
+    dls = data()
+    plain.quiet(lambda: VARIANTS[name](*dls))()
+    print(json.dumps(rss()))
+
+def elsewhere(call, in_kernel=False):
+    "What `call` prints in a process of its own, or in a kernel"
+    if in_kernel: out = plain.in_a_kernel(f'digits.{call}')
+    else:
+        code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport digits\ndigits.{call}'
+        out = subprocess.check_output([sys.executable, '-c', code], text=True)
+    return json.loads(out.splitlines()[-1])
+
+def memories(rounds):
+    print('\n| | resident at the end, MiB | over by hand | at the peak, MiB | over by hand |\n'
+          '| --- | ---: | ---: | ---: | ---: |')
+    for where, is_kernel in ('in a pipe', False), ('in a kernel', True):
+        base = None
+        for name in 'by hand, `DataLoader`', 'ours, no display', '**ours, all defaults**':
+            seen = [median(o) for o in zip(*(elsewhere(f'memory({name!r})', is_kernel) for _ in range(rounds)))]
+            base = base or seen
+            cells = ' | '.join(f'{o:.0f} | {o - b:+.0f}' for o, b in zip(seen, base))
+            print(f'| {name}, {where} | {cells} |', flush=True)
+
+
+def million(n=1_000_000, n_epochs=4):
+    "Print MiB that `n` batches of a fit that only records add, µs for each, and the largest error of a mean"
+    from display import Spin
+    from trainer_nb.draw import Plot
+    losses = torch.rand(997)
+    values = losses.unbind()
+    learn = Spin(nn.Linear(1, 1), [torch.zeros(1)]*(n//n_epochs), display=False, device='cpu',
+                 train_step=lambda batch, learn: {'loss': values[learn.state.batch_idx % 997]})
+    learn.fit(max_steps=10_000)
+    plot, n_before = Plot(), len(learn.history)
+    plot.chart(learn.history.plot_data())
+    gc.collect()
+    before, start = rss()[0], perf_counter()
+    for _ in range(n_epochs):
+        learn.fit(1)
+        plot.chart(learn.history.plot_data())
+    took = perf_counter() - start
+    exact = float(losses.double()[torch.arange(n//n_epochs) % 997].mean())
+    worst = max(abs(o - exact)/exact for o in learn.history.epochs['train_loss'][n_before:])
+    print(json.dumps([rss()[0] - before, took/n*1e6, worst]))
 
 
 if __name__ == '__main__':
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
-          f'1 thread, {rounds} rounds\n')
-    print(in_a_kernel(f'digits.table({rounds})'))
+    rounds = plain.argument(20)
+    plain.heading(f'{rounds} rounds')
+    print(plain.in_a_kernel(f'digits.times({rounds})'))
+    memories(max(rounds//4, 1))
+    mib, us, worst = elsewhere('million()')
+    print(f'\nA million recorded batches: {mib:+.0f} MiB, {us:.1f} µs for a step that only records; '
+          f'largest relative error of an epoch\'s loss {worst:.1e}')

@@ -1,17 +1,17 @@
-"""What other libraries cost beside ours: `python benchmarks/peers.py [seconds] [library ...]`
+"""What other libraries cost beside ours: `python benchmarks/peers.py [seconds]`
 
 Needs the environment of `make bench-peers`. A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list,
 SGD, one thread, everything on the CPU. Two jobs: 400 steps in one epoch without validation ('step'), and 10
 epochs of 20 batches with 5 batches of validation ('epoch'). Two modes: everything off, and the library's usual
 bar and loggers with the loss and accuracy. Each library has a process of its own, which alternates it with the
-plain loop for 30 seconds and at least 7 rounds of each column; a figure is the median of the ratios of the
+plain loop for some seconds and at least 7 rounds of each column; a figure is the median of the ratios of the
 rounds, with the quartiles. What is built before training starts (the model, a trainer object) is not timed.
-Writes `benchmarks/peers.json`; with names, only their entries.
+Writes `benchmarks/peers.json`, which the page 'Is it for you?' shows.
 """
 import contextlib, gc, io, json, logging, os, platform, subprocess, sys, tempfile, warnings
 from datetime import date
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
@@ -44,12 +44,7 @@ def raw(train, valid, n_epochs, on):
     model, opt = parts()
     def run():
         for _ in range(n_epochs):
-            model.train()
-            for xb, yb in train:
-                loss = F.cross_entropy(model(xb), yb)
-                loss.backward()
-                opt.step()
-                opt.zero_grad()
+            plain.one_pass(train, model, opt)
             model.eval()
             with torch.no_grad():
                 total = sum(F.cross_entropy(model(xb), yb) for xb, yb in valid)
@@ -169,42 +164,25 @@ PACKAGES = {'trainer_nb': 'trainer_nb', 'trainer_tools': 'trainer-tools', 'ignit
 
 
 def measure(name, seconds):
-    "dict: job and mode → ratio to the plain loop, its quartiles, number of rounds, and µs of the plain loop per batch"
+    "dict: job and mode → ratio to the plain loop, its quartiles, and the number of rounds"
     torch.set_num_threads(1)
     make, res = globals()[name], {}
     for job, (n_train, n_valid, n_epochs) in JOBS.items():
         torch.manual_seed(0)
         data = batches(n_train), batches(n_valid), n_epochs
         for on in False, True:
-            ratios, base, end = [], [], None
+            ratios, end = [], None
             while end is None or perf_counter() < end or len(ratios) < 7:
                 took = {}
                 for f in (raw, make) if len(ratios)%2 else (make, raw):
                     run = f(*data, on)
                     gc.collect()
-                    start = perf_counter()
-                    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()): run()
-                    took[f] = perf_counter() - start
+                    with contextlib.redirect_stderr(io.StringIO()): took[f] = plain.timed(plain.quiet(run))
                 if end is None: end = perf_counter() + seconds       # the first round warms up
-                else:
-                    ratios.append(took[make]/took[raw])
-                    base.append(took[raw]/(n_train + n_valid)/n_epochs*1e6)
-            res[f'{job}, {"on" if on else "off"}'] = {'ratio': median(ratios),
-                                                      'quartiles': quantiles(ratios, n=4)[::2],
-                                                      'rounds': len(ratios), 'raw_us': median(base)}
+                else: ratios.append(took[make]/took[raw])
+            res[f'{job}, {"on" if on else "off"}'] = {'ratio': median(ratios), 'quartiles': quantiles(ratios, n=4)[::2],
+                                                      'rounds': len(ratios)}
     return res
-
-def table(results):  # str
-    "The results as a Markdown table"
-    columns = list(next(iter(results['libraries'].values()))['figures'])
-    lines = [f'| library | {" | ".join(columns)} |', f'| --- |{" ---: |"*len(columns)}']
-    for name, o in results['libraries'].items():
-        cells = (o['figures'][c] for c in columns)
-        lines.append(f'| {PACKAGES[name]} {o["version"]} | '
-                     + ' | '.join(f'{c["ratio"]:.2f} ({c["quartiles"][0]:.2f}–{c["quartiles"][1]:.2f})'
-                                  for c in cells) + ' |')
-    return '\n'.join(lines)
-
 
 if __name__ == '__main__':
     if sys.argv[1:2] == ['--one']:
@@ -215,19 +193,11 @@ if __name__ == '__main__':
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30
     results = {'date': str(date.today()), 'python': platform.python_version(), 'torch': torch.__version__,
                'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used',
-               'libraries': json.loads(FILE.read_text(encoding='utf-8'))['libraries'] if sys.argv[2:]
-               and FILE.exists() else {}}
-    for name in sys.argv[2:] or PACKAGES:
-        try: installed = version(PACKAGES[name])
-        except PackageNotFoundError:
-            print(f'{PACKAGES[name]} is not installed: left out')
-            continue
+               'libraries': {}}
+    for name, package in PACKAGES.items():
         env = {**os.environ, 'KERAS_BACKEND': 'torch', 'CUDA_VISIBLE_DEVICES': '', 'TERM': 'dumb'}
         res = subprocess.run([sys.executable, __file__, '--one', name, str(seconds)], capture_output=True, text=True,
                              env=env)
-        if res.returncode:
-            print(f'{PACKAGES[name]} {installed} failed: {res.stderr.strip().splitlines()[-1]}', file=sys.stderr)
-        else: results['libraries'][name] = {'version': installed, 'figures': json.loads(res.stdout.splitlines()[-1])}
+        if res.returncode: sys.exit(f'{package} failed: {res.stderr.strip().splitlines()[-1]}')
+        results['libraries'][name] = {'version': version(package), 'figures': json.loads(res.stdout.splitlines()[-1])}
     FILE.write_text(json.dumps(results, indent=1) + '\n', encoding='utf-8')
-    print(f'{results["machine"]}, Python {results["python"]}, torch {results["torch"]}; '
-          f'× the plain loop (quartiles)\n\n{table(results)}')

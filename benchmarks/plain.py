@@ -1,6 +1,8 @@
-"What the benchmarks share: the loop that one would write, and variants that take turns"
-import gc, io
+"What the benchmarks share: the loop that one would write, variants that take turns, and their table"
+import gc, io, platform, sys
 from contextlib import redirect_stdout
+from pathlib import Path
+from statistics import median, quantiles
 from time import perf_counter
 
 import torch
@@ -15,19 +17,23 @@ def parts():
 
 def batches(n): return [(torch.randn(32, 16), torch.randint(2, (32,))) for _ in range(n)]
 
+def one_pass(batches, model, opt, loss_of=None):
+    "Train over `batches` as one would by hand; `loss_of(xb, yb)` stands for model and loss, once they are compiled"
+    model.train()
+    for xb, yb in batches:
+        loss = F.cross_entropy(model(xb), yb) if loss_of is None else loss_of(xb, yb)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
 
-def by_hand(model, opt, batches, call=None):
-    "The loop: a function that makes one pass; `call` stands for the model, once that is compiled"
-    call = model if call is None else call
-    def one_pass():
-        model.train()
-        for xb, yb in batches:
-            loss = F.cross_entropy(call(xb), yb)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-    return one_pass
 
+def argument(default): return type(default)(sys.argv[1]) if len(sys.argv) > 1 else default
+
+def heading(what=''):
+    "Print what was measured with: versions, threads and `what`"
+    n = torch.get_num_threads()
+    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, '
+          f'{n} thread{"s"*(n > 1)}{what and ", "}{what}\n', flush=True)
 
 def quiet(f):
     "`f`, whose output is dropped"
@@ -41,11 +47,29 @@ def timed(f):
     f()
     return perf_counter() - start
 
-def in_turn(passes, rounds, before=gc.collect):
-    "dict: name → seconds in each round; in a round each function of `passes` runs once"
+def in_turn(passes, rounds, warm=1, before=gc.collect, clock=timed):
+    "dict: name → `clock(pass)` by round; each function of `passes` runs once in a round, after `warm` further rounds"
     times = {name: [] for name in passes}
-    for _ in range(rounds):
-        for name, one_pass in passes.items():
+    for i in range(warm + rounds):
+        for name, f in passes.items():
             before()
-            times[name].append(timed(one_pass))
+            seen = clock(f)
+            if i >= warm: times[name].append(seen)
     return times
+
+def table(times, base, what='variant', per='ms', scale=1e3):
+    "Print `times`, the median and its quartiles in `per`, and × the row `base(name)`"
+    print(f'| {what} | {per} | quartiles | × by hand |\n| --- | ---: | ---: | ---: |')
+    for name, ts in times.items():
+        low, mid, high = (f'{scale*o:.{2 if scale*median(ts) < 100 else 1}f}' for o in quantiles(ts, n=4))
+        ratio = median(t/b for t, b in zip(ts, times[base(name)]))
+        print(f'| {name} | {mid} | {low}–{high} | {ratio:.3f} |', flush=True)
+
+def in_a_kernel(call):
+    "Run `call`, of a module beside this one, in a kernel; returns what it printed"
+    import nbformat
+    from nbclient import NotebookClient
+    code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport {call.split(".")[0]}\n{call}'
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(nb, timeout=None, kernel_name='python3').execute()
+    return ''.join(o.text for o in nb.cells[0].outputs if o.output_type == 'stream')

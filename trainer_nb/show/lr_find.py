@@ -48,7 +48,7 @@ def minimum(lrs: list[float], losses: list[float]) -> float:
     "Choose a tenth of the rate with the lowest loss"
     return lrs[losses.index(min(losses))]/10
 
-RULES = {'minimum': minimum, 'valley': valley, 'steep': steep}      # the best first: benchmarks/lr_rules.py
+RULES = {'minimum': minimum, 'valley': valley, 'steep': steep}      # the best first: benchmarks/lr_find.py
 
 # %% ../../nbs/show/04_lr_find.ipynb #ee5ebf76
 @dataclass(repr=False)
