@@ -11,7 +11,7 @@ from common import digest, make_learner, shuffled, told, until
 from trainer_nb.loop.fit import TrainingInterrupted
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.show.controls import Controls, _hint, pause, scale_lr, unpause
+from trainer_nb.show.controls import Controls, _hint, pause, unpause
 
 FIT = dict(n_epochs=2, valid_every=2)       # 10 training batches, and 6 validation passes of 4 batches: 34 boundaries
 VIEW = 'application/vnd.jupyter.widget-view+json'
@@ -144,35 +144,20 @@ def test_stop_in_a_pause(n, how, screen):
 
 # Buttons
 
-def test_scale_lr_keeps_the_ratios_of_tensors():
-    model = torch.nn.ModuleDict({'d': torch.nn.Linear(2, 2), 'g': torch.nn.Linear(2, 2)})
-    d = torch.optim.Adam([{'params': [model['d'].weight], 'lr': torch.tensor(.1)},
-                          {'params': [model['d'].bias], 'lr': torch.tensor(.01)}], capturable=False)
-    g = torch.optim.SGD(model['g'].parameters(), lr=.5)
-    assert scale_lr(.5, make_learner(model, [], train_step=print, optim={'d': d, 'g': g})) == 'lr ÷ 2 → d 0.05, g 0.25'
-    assert [float(o['lr']) for o in d.param_groups + g.param_groups] == pytest.approx([.05, .005, .25])
-    assert isinstance(d.param_groups[0]['lr'], torch.Tensor)
-    with pytest.raises(ValueError, match='lr_factor is 1'): Controls(lr_factor=1)
-
 class Checkpoint(Hook):
     provides = 'checkpoints'
     def __init__(self): self.saved = []
-    def save(self, learn): self.saved.append((learn.position, learn.batch, threading.current_thread()))
+    def save(self, learn): self.saved.append((learn.state.batch_idx, learn.batch, threading.current_thread()))
 
 def test_checkpoint_button(screen):
+    "It works where something saves checkpoints, between two batches, before a stop that is asked for with it"
     enabled, hook = [], Checkpoint()
     def look(learn): enabled.append(not learn.get_hook(Controls).panel.buttons['Checkpoint now'].disabled)
-    def from_a_thread(learn):
-        by_thread(partial(click('Checkpoint now'), learn))
-        look(learn)
-    start(Controls(), At(1, look)).fit(1)
-    learn = start(Controls(), At(1, look), At(2, from_a_thread), At(3, look))
-    learn.fit(1, hooks=[hook])
-    where = 'in epoch 0, after 2 of 5 training batches'
-    assert enabled == [False, True, False, True] and hook.saved == [(where, None, threading.current_thread())]
-    assert screen.done() == ['saves a checkpoint at batch 2']
-    learn.fit(1, hooks=[hook, At(2, click('Checkpoint now', 'Stop after batch'))])      # it comes before the stop
-    assert learn.cancelled == 'stop' and len(hook.saved) == 2
+    learn = start(Controls(), At(1, look))
+    learn.fit(1)
+    learn.fit(1, hooks=[hook, At(2, click('Checkpoint now', 'Stop after batch'))])
+    assert enabled == [False] and hook.saved == [(2, None, threading.current_thread())]
+    assert learn.cancelled == 'stop' and screen.done()[0] == 'saves a checkpoint at batch 7'
 
 @pytest.mark.parametrize('end', [lambda learn: None, lambda learn: 1/0, interrupt])
 def test_nothing_is_left(end, screen):
@@ -211,14 +196,9 @@ def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
 def test_without_ipywidgets_there_is_a_line(monkeypatch):
     kernel = SimpleNamespace(shell_channel_thread=True, _allow_stdin=True)
     monkeypatch.setattr('IPython.get_ipython', lambda: SimpleNamespace(kernel=kernel, execution_count=1))
-    assert controls_module._clickable() is kernel
+    monkeypatch.setitem(sys.modules, 'ipywidgets', None)
     screen = Screen()
     monkeypatch.setattr('IPython.display.display', screen.display)
-    kernel.shell_channel_thread = None      # nor are there buttons in a kernel without subshells
-    assert controls_module._clickable() is None
-    kernel.shell_channel_thread = True
-    monkeypatch.setitem(sys.modules, 'ipywidgets', None)
-    assert controls_module._clickable() is None
     learn = start(Controls(), At(3, pause_and_go_on))
     learn.fit(**FIT)
     assert digest(learn) == calm() and not any(VIEW in o for o in screen.shown)
