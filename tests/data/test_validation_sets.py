@@ -24,7 +24,6 @@ def sets(cls=Noisy, **kwargs): return {k: DataLoader(cls(*problem(n, n)), 4, Tru
 KINDS = {
     'stock': sets,
     'one generator': lambda: sets(generator=torch.Generator().manual_seed(3)),
-    'workers': lambda: sets() | {'noisy': sets(num_workers=1)['noisy']},
     # whose samples draw nothing: persistent workers have random states that nobody can put back
     'persistent': lambda: sets(TensorDataset, num_workers=1, persistent_workers=True)}
 
@@ -59,8 +58,7 @@ def stop_in_validation(at, step=8):
 
 @pytest.mark.filterwarnings('ignore:resume. valid_dl')
 @pytest.mark.parametrize('kind, stops', [
-    ('stock', [(2, 8), (4, 6), (5, 6)]), ('one generator', [(5, 8)]), ('workers', [(6, 8)]),
-    ('persistent', [(6, 3), (3, 6)])])
+    ('stock', [(2, 8), (4, 6), (5, 6)]), ('one generator', [(5, 8)]), ('persistent', [(6, 3), (3, 6)])])
 def test_each_set_has_the_numbers_of_a_plain_loop_and_a_pass_goes_on_from_any_batch(kind, stops, tmp_path):
     "Persistent workers of a set are there again after a resume; in the first pass, one of two has them"
     whole, *others = check_resume(lambda: make(KINDS[kind]()), tmp_path, *(stop_in_validation(*o) for o in stops),
