@@ -68,24 +68,15 @@ def interrupt(learn=None): signal.raise_signal(signal.SIGINT)
 
 # Requests
 
-def by_hook(f): f()
-
-def by_thread(f):
-    thread = threading.Thread(target=f)
-    thread.start()
-    thread.join()
-
-def by_signal(f):
-    old = signal.signal(signal.SIGTERM, lambda *args: f())
-    try: signal.raise_signal(signal.SIGTERM)
-    finally: signal.signal(signal.SIGTERM, old)
-
-@pytest.mark.parametrize('by', [by_hook, by_thread, by_signal])
-def test_requests_are_done_at_the_next_boundary(by):
+def test_requests_of_another_thread_are_done_at_the_next_boundary():
     seen = []
     def look(learn): seen.append((learn.state.batch_idx, learn.batch, threading.current_thread()))
     def fitted(*whats):
-        learn = start(At(3, lambda learn: [by(lambda: learn.request(o)) for o in whats]))
+        def ask(learn):
+            thread = threading.Thread(target=lambda: [learn.request(o) for o in whats])
+            thread.start()
+            thread.join()
+        learn = start(At(3, ask))
         learn.fit(3)
         return learn
     learn = fitted(look, 'stop')

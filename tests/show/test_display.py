@@ -303,16 +303,3 @@ def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys)
     monkeypatch.setattr(module, kind.__name__, kind)
     learn.fit(1)        # tries again
     assert learn.display.error is None and 'done' in learn.history.outcome()
-
-
-# Text, and what cannot be
-
-@pytest.mark.parametrize('columns', [20, 80, 200])
-def test_a_terminal_is_wide_enough(columns, monkeypatch, capsys):
-    monkeypatch.setenv('COLUMNS', str(columns))
-    learner('tty', hooks=[ALWAYS]).fit(3)
-    parts = re.split(r'[\r\n]', capsys.readouterr().out)
-    assert max(map(len, parts)) < columns and any('█' in o or '░' in o for o in parts)
-    rows = [o.lstrip('*').split() for o in parts if o.strip() and not {'█', '░'} & {*o}]
-    assert [row[0] for row in rows][:4] == ['epoch', '0', '1', '2'] and (columns < 60 or rows[4][0] == 'done:')
-    assert ('valid_loss' in rows[0] or columns < 60) and ('lr' in rows[0] or columns < 200)

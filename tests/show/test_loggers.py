@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest, torch
 from torch import nn
 
-from common import batches, digest, make_learner, record, shuffled, stop_at, until
+from common import batches, digest, make_learner, record, shuffled, stop_at
 from trainer_nb.loop.hooks import CancelStep, Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.save.checkpoint import Checkpoint
@@ -142,19 +142,6 @@ def test_services_get_settings(run):
     start(0, MLflowLogger('p'), config={**CONFIG, **more}).fit(1)
     assert {k: v for k, v in run.params.items() if k in FLAT} == {k: str(v) for k, v in FLAT.items()}
     assert run.calls == [100, 57] and run.params['more.149'] == '149' and len(run.params['a_b']) == 6000
-
-@pytest.mark.soak
-def test_wandb_keeps_each_epoch_offline(tmp_path, monkeypatch):
-    "as the recipe says; the file holds values as JSON"
-    pytest.importorskip('wandb', reason='needs wandb')
-    monkeypatch.setenv('WANDB_SILENT', 'true')
-    learn = start(0, WandbLogger('p', mode='offline', dir=tmp_path))
-    learn.fit(**FIT)
-    [file] = tmp_path.rglob('*.wandb')
-    epochs = learn.history.epochs
-    until(lambda: repr(epochs['train_loss'][-1]).encode() in file.read_bytes(), 60)      # another process writes it
-    kept = file.read_bytes()
-    for v in epochs['train_loss'] + epochs['valid_loss']: assert repr(v).encode() in kept
 
 @pytest.fixture
 def events():

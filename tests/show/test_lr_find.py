@@ -14,13 +14,11 @@ from trainer_nb.draw import GREY, smooth
 from trainer_nb.data.loaders import TensorLoader
 from trainer_nb.learner import Learner
 from trainer_nb.loop.hooks import CancelEpoch, CancelFit, CancelStep, Hook, LambdaHook, MainProcessHook
-from trainer_nb.show import lr_find
 from trainer_nb.show.lr_find import RULES, LRCurve, trailing_average
 from trainer_nb.loop.metrics import accuracy
 from trainer_nb.features.gradients import AMP, GradAccum, GradClip
 from trainer_nb.features.schedules import LRScheduler, OneCycle
 from trainer_nb.features.weights import EMA
-from trainer_nb.show import Budget
 
 
 # A look at everything that can be reached from some objects. None of it is the library's code.
@@ -163,23 +161,12 @@ def groups(kind=SGD, lrs=(.01, .1), **kwargs):
     return dict(model=model, optim=kind([{'params': model[0].parameters(), 'lr': lrs[0]},
                                          {'params': model[3].parameters(), 'lr': lrs[1]}], **kwargs))
 
-def frozen():
-    model = Odd()
-    model.a.requires_grad_(False)
-    model.norm.eval()
-    return make_learner(model, shuffled(bs=6), loss_fn=Scaled())
-
-def warm():
-    dl = shuffled(num_workers=1, persistent_workers=True)
-    for _ in dl: pass
-    return make_learner(train_dl=dl)
-
 def seeded(): return TensorLoader(*problem(), bs=5, shuffle=True, generator=torch.Generator().manual_seed(5))
 
 def plateau(): return LRScheduler(lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0), 'metric')
 
 LEARNERS = {
-    'odd': lambda: make_learner(Odd(), shuffled(bs=6)), 'frozen': frozen,
+    'odd': lambda: make_learner(Odd(), shuffled(bs=6), loss_fn=Scaled()),
     'accumulation': lambda: make_learner(hooks=[GradAccum(2), GradClip(.1)]),
     'AMP fp16': lambda: make_learner(hooks=[AMP('fp16', torch.amp.GradScaler), EMA()]),
     'one cycle': lambda: make_learner(hooks=[OneCycle(.1)], **groups(momentum=.9)),
@@ -192,8 +179,7 @@ LEARNERS = {
     'method': lambda: make_learner(train_step=Steps().step),
     'in place': lambda: make_learner(train_dl=batches(), train_step=in_place),
     'subclass': lambda: make_learner(cls=Mine, loss_fn=None),
-    'hook with state': lambda: make_learner(hooks=[Carry()]),
-    'warm workers': warm}
+    'hook with state': lambda: make_learner(hooks=[Carry()])}
 
 @pytest.fixture(autouse=True)
 def _aside(tmp_path, monkeypatch):
@@ -253,7 +239,6 @@ def test_nothing_changes(kind, n_epochs):
     rand, threads = random.Random(kind + str(n_epochs)), threading.active_count()
     learn = made(kind, n_epochs)
     for how, hook, kwargs, error in endings(rand, 8 if kind == 'odd' else 2):
-        if kind == 'warm workers' and how not in ('success', 'interrupt'): continue
         if hook is not None: learn.add_hook(hook)
         before, outcome = snapshot(learn), None
         if error is None: outcome = find(learn, **kwargs).outcome
@@ -262,7 +247,7 @@ def test_nothing_changes(kind, n_epochs):
         check_same(before, snapshot(learn), f'{kind}, {how}')
         if how in ('CancelFit', 'interrupt'): assert outcome == 'stopped', how
         if hook is not None: learn.remove_hook(hook)
-    assert threading.active_count() <= threads or kind == 'warm workers'
+    assert threading.active_count() <= threads
 
 VERBS = {'find_batch_size': lambda o: o.find_batch_size(most=20), 'summary': lambda o: o.summary(),
          'show_batch': lambda o: (o.show_batch(), o.valid_dl is None or o.show_batch(valid=True)),
@@ -272,7 +257,7 @@ VERBS = {'find_batch_size': lambda o: o.find_batch_size(most=20), 'summary': lam
 def test_other_dry_runs_change_nothing(verb):
     # the doctor counts its calls of `do_step`, and a count of samples is told once for each loader
     left_out = {'doctor': ['AMP fp16', 'accumulation'], 'find_batch_size': ['validation']}.get(verb, [])
-    for kind in 'odd', 'frozen', 'AMP fp16', 'accumulation', 'logger', 'noisy data', 'validation', 'one cycle':
+    for kind in 'odd', 'AMP fp16', 'accumulation', 'logger', 'noisy data', 'validation', 'one cycle':
         if kind in left_out: continue
         learn = made(kind, 1)
         for hook in None, raises(Boom, 'after_pred', 2), raises(once, 'after_pred', 2):
@@ -433,17 +418,6 @@ def test_no_rate_past_the_lowest_loss_is_offered(name):
         assert curve.good_range == (min(high/10, curve.suggestion), high)
     curve.suggest = 'steep',
     assert curve.suggestion is curve.good_range is None and 'steep' in curve.why and curve.why in curve.title()
-
-def test_a_terminal_has_one_line_of_progress(monkeypatch, capsys, columns=80):
-    "Each update began a new line at 80 columns"
-    class Always(Budget):
-        is_due = True
-    monkeypatch.setenv('COLUMNS', str(columns))
-    monkeypatch.setattr(lr_find, 'Budget', Always)
-    curve = make_learner(display='tty').lr_find(n_steps=30)
-    live, _, last = capsys.readouterr().out.rpartition('\r')
-    assert live.count('\r') > 20 and max(map(len, live.split('\r'))) < columns and '\n' not in live
-    assert last.split() == curve.title().split()
 
 def test_a_search_that_ends_before_its_first_step_can_be_shown():
     curve = make_learner(hooks=[raises(CancelFit, 'before_step', 1)]).lr_find()
