@@ -137,17 +137,6 @@ def test_what_is_not_compiled_is_reported():
     def step(batch): return {'loss': F.cross_entropy(model(batch[0]), batch[1])}
     with reasons('compiled nothing'): run([Compile(backend='eager')], m=model, loss_fn=None, train_step=step)
 
-def absent(pred, targ): raise LookupError('of the loss')
-
-@pytest.mark.parametrize('error, kwargs', [
-    (LookupError, {'loss_fn': absent}), (RuntimeError, {'m': nn.Linear(5, 3)}),
-    (ZeroDivisionError, {'hooks': [LambdaHook(after_step=lambda learn: 1/0)]})])
-def test_an_error_of_the_loss_the_model_or_a_hook_is_its_own(error, kwargs):
-    kwargs = {'hooks': [], **kwargs}
-    kwargs['hooks'] = [*kwargs['hooks'], Compile(backend='eager')]
-    with reasons(), pytest.raises(error) as e: run(**kwargs)
-    assert e.value.__context__ is None
-
 # The optimizer's step
 
 def test_a_compiled_optimizer():

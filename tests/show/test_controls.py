@@ -7,7 +7,7 @@ import pytest, torch
 from ipywidgets.widgets.widget import _instances as open_widgets
 
 import trainer_nb.show.controls as controls_module
-from common import digest, make_learner, shuffled, told, until
+from common import digest, make_learner, shuffled, until
 from trainer_nb.loop.fit import TrainingInterrupted
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
@@ -169,20 +169,6 @@ def test_nothing_is_left(end, screen):
     panels.clear()
     gc.collect()
     assert ref() is None
-
-@pytest.mark.parametrize('what', ['ipywidgets.Button', 'trainer_nb.show.controls.ButtonRow.say',
-                                  'trainer_nb.show.controls.ButtonRow.close', 'IPython.display.display'])
-def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
-    def fail(*args, **kwargs): raise RuntimeError('no comm')
-    monkeypatch.setattr(what, fail)
-    def f(learn):
-        if learn.get_hook(Controls).panel is not None: click('lr × 2', 'lr ÷ 2')(learn)
-        pause_and_go_on(learn)
-    learn = start(Controls(), At(3, f))
-    with told() as said: learn.fit(**FIT)
-    assert digest(learn) == calm()
-    assert len(said) == 1 and 'Controls failed' in said[0] and 'no comm' in said[0]
-    if what == 'ipywidgets.Button': assert not any(VIEW in o for o in screen.shown)
 
 def test_without_ipywidgets_there_is_a_line(monkeypatch):
     kernel = SimpleNamespace(shell_channel_thread=True, _allow_stdin=True)

@@ -422,12 +422,3 @@ def test_no_rate_past_the_lowest_loss_is_offered(name):
 def test_a_search_that_ends_before_its_first_step_can_be_shown():
     curve = make_learner(hooks=[raises(CancelFit, 'before_step', 1)]).lr_find()
     assert curve.outcome == 'stopped' and not curve.losses and 'no step' in curve.why and curve.plot() is not None
-
-def test_loaders_that_cannot_be_searched_with():
-    for dl, text in [
-            (iter(batches()), 'read only once'), ([], 'empty'), (Unsized([]), 'no batch'), (None, 'no train_dl')]:
-        learn = make_learner()
-        learn.train_dl = dl
-        with pytest.raises(ValueError, match=text): learn.lr_find()
-    with pytest.raises(RuntimeError, match='in a fit'):
-        make_learner(hooks=[LambdaHook(after_step=lambda learn: learn.lr_find())]).fit(1)
