@@ -87,7 +87,7 @@ def test_budget(step_s, draw_s, busy, monkeypatch, cell, clock):
     monkeypatch.setattr(module, 'Notebook', Slow)
     clock[0] = 1.
     def run(learn):
-        for _ in range(int(20/step_s)):
+        for _ in range(int(8/step_s)):
             clock[0] += step_s
             learn.display.after_step(learn)
     learn = learner(hooks=[at(0, 1, run)])

@@ -1,8 +1,8 @@
 "The same fit in kernels, exports, terminals and pipes: the same numbers, and nothing that the place cannot show"
-import fcntl, os, re, struct, subprocess, sys, termios
+import re, subprocess, sys
 from functools import cache
 
-import nbformat, pytest
+import nbformat, pexpect, pytest
 
 from common import digest
 from fits import N_EPOCHS, environment, start, tests
@@ -118,31 +118,14 @@ def test_papermill_and_markdown(tmp_path):
 
 # Terminals and pipes
 
-def terminal(*args, columns, cwd):
-    "Run `python args` in a pseudo-terminal of some width; returns all that was written"
-    main, side = os.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
-    child = subprocess.Popen([sys.executable, *map(str, args)], cwd=cwd, stdin=side, stdout=side, stderr=side,
-                             env={**environment(cwd/'env'), 'TERM': 'dumb'}, start_new_session=True)
-    os.close(side)
-    data = b''
-    try:
-        while chunk := read(main): data += chunk
-        assert child.wait(60) == 0, data.decode()
-    finally:
-        child.kill()
-        child.wait()
-        os.close(main)
-    return data.decode()
-
-def read(fd):
-    "What there is, b'' at the end"
-    try: return os.read(fd, 2**16)
-    except OSError: return b''
-
 def test_terminal(tmp_path, columns=60):
     "Each line is written over the bar, and none is too long"
-    written = terminal(PROGRAM, columns=columns, cwd=tmp_path)
+    child = pexpect.spawn(sys.executable, [str(PROGRAM)], cwd=tmp_path, dimensions=(40, columns), timeout=300,
+                          env={**environment(tmp_path/'env'), 'TERM': 'dumb'}, encoding='utf-8')
+    child.expect(pexpect.EOF)
+    child.close()
+    written = child.before
+    assert child.exitstatus == 0, written
     assert '█' in written and max(map(len, re.split(r'[\r\n]', written))) <= columns and '\x1b' not in written
     lines = [[o for o in line.split('\r') if o.strip()][-1:] for line in written.split('\n')]
     check_lines([o for line in lines for o in line], expected(), columns)

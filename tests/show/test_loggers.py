@@ -223,15 +223,15 @@ def test_a_state_of_anybody_moves_and_cuts_no_file(tmp_path, make):
     assert (tmp_path/'mine').read_text() == 'mine' and (tmp_path/'log.1').read_text() == whole
     assert (tmp_path/'log').read_text().startswith((tmp_path/'log.2').read_text())
 
-def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, monkeypatch):
-    "New columns are written to a file beside it"
+def test_a_column_that_comes_late_is_written_to_a_file_beside_the_table(tmp_path, monkeypatch):
+    "A full disk leaves the table as it was"
     path = tmp_path/'log.csv'
     late = LambdaHook(after_loss=lambda learn: learn.state.optimizer_step > 6 and learn.record('late', 1.))
     learn = start(0, CSVLogger(path, 'steps'), late)
     def full(path, flush): raise OSError(28, 'No space left on device')
-    monkeypatch.setattr('trainer_nb.show.loggers.replacing', full)
-    with pytest.warns(UserWarning, match='No space left'): learn.fit(2)
+    with monkeypatch.context() as m, pytest.warns(UserWarning, match='No space left'):
+        m.setattr('trainer_nb.show.loggers.replacing', full)
+        learn.fit(2)
     assert len(path.read_text().splitlines()) == 8 and [*tmp_path.iterdir()] == [path]
-    monkeypatch.undo()
     learn.fit(1)
     assert len(path.read_text().splitlines()) == 16 and path.read_text().startswith('batch,epoch,train_loss,lr,late\n')
