@@ -114,7 +114,6 @@ def test_groups_stay_together():
 @pytest.mark.parametrize('data, kwargs, error, words', [
     (x, dict(valid=True), ValueError, 'valid is True'), ((x, y[:3]), {}, ValueError, 'must agree'),
     (Stream([]), {}, TypeError, 'a Stream'), ((x, x), dict(stratify=True), TypeError, 'one label for each'),
-    (x, dict(groups=[1]*N), ValueError, 'of one group'), (x, dict(groups=[1]), ValueError, '1 entries for 22'),
     (x, dict(groups=[1]*N, shuffle=False), ValueError, 'one of stratify, groups'),
     (frame, dict(stratify='king'), ValueError, "column 'king'"), (x, dict(test_size=.2), TypeError, 'is valid'),
     (x, dict(random_state=0), TypeError, 'is seed'), (x, dict(foo=1), TypeError, r'help\(split\)')])

@@ -112,17 +112,16 @@ def test_resumed_after_it(kind, tmp_path):
 
 def test_tensors_are_set_in_place():
     "By a schedule, too, whose preview holds, and which restores them"
-    for kind in 'OneCycle', 'LambdaLR':
-        learns, lrs = [], (torch.tensor(.1), torch.tensor(.01))
-        for a, b in lrs, (.1, .01):
-            model = plain_model()
-            opt = AdamW([{'params': model[0].parameters(), 'lr': a}, {'params': model[2].parameters(), 'lr': b}])
-            learns.append(learner(KINDS[kind](), at(4, .3), model=model, optim=opt))
-            preview = learns[-1].plot_schedule(2).steps['lr']
-            learns[-1].fit(2)
-            assert preview[:4] == pytest.approx(learns[-1].history.steps['lr'][:4], rel=1e-6)
-        for a, b in zip(*map(lrs_of, learns)): assert a == pytest.approx(b, rel=1e-5)
-        assert learns[0].lrs()[0] is lrs[0] and [float(o) for o in lrs] == pytest.approx([.1, .01])
+    learns, lrs = [], (torch.tensor(.1), torch.tensor(.01))
+    for a, b in lrs, (.1, .01):
+        model = plain_model()
+        opt = AdamW([{'params': model[0].parameters(), 'lr': a}, {'params': model[2].parameters(), 'lr': b}])
+        learns.append(learner(KINDS['OneCycle'](), at(4, .3), model=model, optim=opt))
+        preview = learns[-1].plot_schedule(2).steps['lr']
+        learns[-1].fit(2)
+        assert preview[:4] == pytest.approx(learns[-1].history.steps['lr'][:4], rel=1e-6)
+    for a, b in zip(*map(lrs_of, learns)): assert a == pytest.approx(b, rel=1e-5)
+    assert learns[0].lrs()[0] is lrs[0] and [float(o) for o in lrs] == pytest.approx([.1, .01])
 
 def test_a_rate_of_0_scales_nothing():
     "A warm-up from 0 goes on as planned"

@@ -2,7 +2,6 @@
 import math, re, signal, threading
 import xml.etree.ElementTree as ET
 from base64 import b64decode
-from itertools import count
 
 import pytest, torch
 from bs4 import BeautifulSoup
@@ -12,7 +11,7 @@ from shown import svg_of
 from trainer_nb.features.gradients import GradAccum
 from trainer_nb.loop import fit
 from trainer_nb.loop.fit import TrainingInterrupted
-from trainer_nb.loop.hooks import CancelFit, LambdaHook
+from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.show import controls, display as module
 from trainer_nb.show.controls import pause, unpause
@@ -74,7 +73,7 @@ def test_no_number_changes(how, cell, capsys):
 
 # The budget, with clocks that are set by hand
 
-@pytest.mark.parametrize('step_s, draw_s, busy', [(50e-6, .002, 1), (.001, .1, 1), (.1, .002, 1), (.05, .01, 10)])
+@pytest.mark.parametrize('step_s, draw_s, busy', [(.0002, .002, 1), (.001, .1, 1), (.1, .002, 1), (.05, .01, 10)])
 def test_budget(step_s, draw_s, busy, monkeypatch, cell, clock):
     "What it costs is this thread's work: on a busy machine, 10 ms in a tenth of a second"
     drawn, work = [], [0.]
@@ -87,7 +86,7 @@ def test_budget(step_s, draw_s, busy, monkeypatch, cell, clock):
     monkeypatch.setattr(module, 'Notebook', Slow)
     clock[0] = 1.
     def run(learn):
-        for _ in range(int(8/step_s)):
+        for _ in range(int(20/step_s)):
             clock[0] += step_s
             learn.display.after_step(learn)
     learn = learner(hooks=[at(0, 1, run)])
@@ -140,7 +139,6 @@ ENDS = {'done': (lambda learn: None, 'done: 2 epochs, best valid_loss', None),
         'stopped': (lambda learn: learn.stop(), 'stopped in epoch 1, after 2 of 5', None),
         'interrupted': (lambda learn: signal.raise_signal(signal.SIGINT), 'interrupted in epoch 1, after 2 of 5',
                         TrainingInterrupted),
-        'ended': (lambda learn: (_ for _ in ()).throw(CancelFit), 'ended by a hook in epoch 1', None),
         'failed': (lambda learn: 1/0, 'failed in epoch 1, after 2 of 5', ZeroDivisionError)}
 
 @pytest.mark.parametrize('end', ENDS)
@@ -278,25 +276,15 @@ def test_gaps_and_odd_names(seen, cell):
 
 # A display that fails
 
-class Oops(Exception): pass
-
-@pytest.mark.parametrize('where, n', [('html', 0), ('tty', 'row'), ('tty', 5), ('html', 'close')])
-def test_training_goes_on_without_a_display(where, n, monkeypatch, cell, capsys):
-    calls = count()
-    kind = {'html': Notebook, 'tty': Text}[where]
-    class Bad(kind):
-        def fail(self, *args): raise Oops('no screen')
-        def draw(self, *args):
-            if next(calls) == n: self.fail()
-        row = fail if n == 'row' else Text.row
-        end = fail if n == 'close' else kind.end
-    monkeypatch.setattr(module, kind.__name__, Bad)
-    learn = learner(where, hooks=[ALWAYS])
-    with pytest.warns(UserWarning, match='Display failed.*no screen') as warned: learn.fit(2)
-    plain = learner(False)
-    plain.fit(2)
-    assert digest(learn) == digest(plain) and isinstance(learn.display.error, Oops) and len(warned) == 1
-    assert learn.cancelled is None
-    monkeypatch.setattr(module, kind.__name__, kind)
+@pytest.mark.parametrize('kind, name', [(Notebook, 'draw'), (Notebook, 'end'), (Text, 'draw'), (Text, 'row')])
+def test_training_goes_on_without_a_display(kind, name, monkeypatch, cell, capsys):
+    def fail(*args): raise OSError('no screen')
+    learn = learner('html' if kind is Notebook else 'tty', hooks=[ALWAYS])
+    with monkeypatch.context() as m, pytest.warns(UserWarning, match='Display failed.*no screen') as warned:
+        m.setattr(kind, name, fail)
+        learn.fit(2)
+    (plain := learner(False)).fit(2)
+    assert digest(learn) == digest(plain) and learn.cancelled is None
+    assert isinstance(learn.display.error, OSError) and len(warned) == 1
     learn.fit(1)        # tries again
     assert learn.display.error is None and 'done' in learn.history.outcome()

@@ -215,7 +215,7 @@ def test_what_is_cut_off_has_an_arrow_with_its_value_and_leaves_the_frame():
     image = pixels(Chart(120, 120, [Panel(10, 5, 100, 100, [line], (0, 7), (0., 1.))]))
     assert not lit(image, COLORS[0], (25, 1, 50, 9)) and lit(image, COLORS[0], (10, 6, 25, 55))
 
-def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
+def test_a_single_point_is_visible():
     h = history([1.]*4, [.5], metrics={'train_accuracy': [.2], 'valid_accuracy': [.9]})
     h.valid_rows[0]['valid_accuracy'] = math.nan
     chart = picture(h)
@@ -224,10 +224,6 @@ def test_a_single_point_is_visible_and_what_is_not_drawn_stretches_no_axis():
     assert any(math.dist((x, y), o) < .2 for o in Drawn(chart.svg()).dots(COLORS[0]))
     assert pixels(chart).getpixel((round(2*x), round(2*y) - 4)) != (255, 255, 255)
     assert [o for o in h.plot().axes[1].lines if list(o.get_ydata()) == [.2] and o.get_marker() == 'o']
-    rates = History()
-    rates.columns.extend(9, {'train_loss': [1.]*9, **{f'lr_{k}': [*[10.**-k]*8, 10.**-5] for k in range(8)}})
-    panel = picture(rates).panels[1]
-    assert len(panel.lines) == 6 and panel.ylim[0] > -.3 and [o for _, o in panel.yticks] == ['1e-5', '1e0']
 
 
 # Words
@@ -376,9 +372,7 @@ def test_log_is_what_was_asked_for():
     p = chart.other.panels[0]
     assert p.ylog and [x for x, _ in chart.panels[0].hover] == [x for x, _ in p.hover]
     for o, axis in (chart, 'logarithmic'), (steep, 'linear'):
-        page = o.html()
-        assert re.findall('(?:data-axis|aria-label)="(.*?)"', page) == [axis]*2
-        assert page.count('class="tnb-chart"') == page.count('type="checkbox"') == 1
+        assert re.findall('(?:data-axis|aria-label)="(.*?)"', o.html()) == [axis]*2
     image = pixels(chart.other)
     for row, end in zip(h.epoch_rows, h.ends):
         y = p.bottom - p.height*math.log(row['valid_loss']/p.ylim[0])/math.log(p.ylim[1]/p.ylim[0])
