@@ -7,7 +7,7 @@ import pytest, torch
 from ipywidgets.widgets.widget import _instances as open_widgets
 
 import trainer_nb.show.controls as controls_module
-from common import digest, make_learner, shuffled, until
+from common import digest, make_learner, shuffled, told, until
 from trainer_nb.loop.fit import TrainingInterrupted
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
@@ -169,6 +169,13 @@ def test_nothing_is_left(end, screen):
     panels.clear()
     gc.collect()
     assert ref() is None
+
+def test_buttons_that_fail_end_nothing(screen, monkeypatch):
+    def fail(*args, **kwargs): raise RuntimeError('no comm')
+    monkeypatch.setattr('ipywidgets.Button', fail)
+    learn = start(Controls(), At(3, pause_and_go_on))
+    with told() as said: learn.fit(**FIT)
+    assert digest(learn) == calm() and len(said) == 1 and 'no comm' in said[0]
 
 def test_without_ipywidgets_there_is_a_line(monkeypatch):
     kernel = SimpleNamespace(shell_channel_thread=True, _allow_stdin=True)

@@ -286,7 +286,6 @@ def test_no_two_curves_look_alike_and_constant_rates_are_words():
     assert any(o.dash and f'"{o.dash}"' in losses.svg() for o in lines)
     assert [o.color for o in f1.lines if o.name] == [COLORS[1]]
     assert [o.name for o in losses.lines if o.name.startswith('lr')] == ['lr 0.001']
-    assert len(picture(history([1.]*4, lr=[.1, .1, .1, .2])).panels) == 2
 
 def test_numbers_at_the_axes_differ_and_do_not_overlap():
     "In one notation, and right within rounding"
