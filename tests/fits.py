@@ -2,7 +2,7 @@
 
 And the environment of these processes: this checkout's package, one thread, nothing of the user's.
 """
-import os, random, sys, time
+import os, sys, time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,19 +68,15 @@ class Eager(Budget):
         self.next = time.perf_counter() + .2
 
 class Lossy(Hook):
-    "A front end that loses some updates of displays, while the fit runs or to the end"
-    ord = 99        # just before the display
-    def __init__(self, keep, to_the_end=False):
-        self.keep, self.rand, self.to_the_end, self.n_lost = keep, random.Random(0), to_the_end, 0
+    "A front end that loses the updates of displays"
+    ord, n_lost = 99, 0        # just before the display
     def before_fit(self, learn):
         from IPython import get_ipython
         self.pub = get_ipython().display_pub
         self.publish, self.pub.publish = self.pub.publish, self.lose
     def lose(self, *args, update=False, **kwargs):
-        if update and self.rand.random() >= self.keep: self.n_lost += 1
+        if update: self.n_lost += 1
         else: self.publish(*args, update=update, **kwargs)
-    def after_fit(self, learn):
-        if not self.to_the_end: self.restore()
     def restore(self):      # int: number of updates that were lost
         self.pub.publish = self.publish
         return self.n_lost

@@ -1,9 +1,8 @@
 "Pictures and texts in folders: read with their right values, divided, and new ones read in the same way"
-import numpy as np, pytest, torch, torch.nn.functional as F
+import numpy as np, pytest, torch
 from PIL import Image
-from torch import nn
 
-from trainer_nb.all import Images, Learner, Texts
+from trainer_nb.all import Images, Texts
 
 NOISE = np.random.default_rng(0).random((4, 6))
 
@@ -40,14 +39,6 @@ def test_a_folder_that_is_divided_stays_so(name, tmp_path):
     parts = [[images.files[i].parts[-3] for i in o.indices] for o in (images.train, images.valid)]
     assert images.classes == ['cat', 'dog'] and parts == [['train']*10, [name]*6]
 
-def test_masks_keep_their_ids(tmp_path):
-    x, y = (folder(tmp_path/o, ['all'], 10, make) for o, make in (
-        ('x', picture), ('y', lambda k, i: Image.fromarray(np.full((4, 6), k, 'uint8')))))
-    image, mask = Images(x, masks=y, size=(8, 12))[9]
-    assert image.shape == (3, 8, 12) and mask.shape == (8, 12) and mask.dtype == torch.int64 and (mask == 9).all()
-    (y/'all/all4.png').unlink()
-    with pytest.raises(FileNotFoundError, match=r'no masks of all4\.png'): Images(x, masks=y)
-
 @pytest.mark.parametrize('missing', [None, float('nan')])
 def test_labels_are_as_many_as_samples_and_none_is_missing(missing, tmp_path):
     with pytest.raises(ValueError, match=r"3 labels are missing, .*3, of 'bad d'"):
@@ -66,12 +57,3 @@ def test_words_are_learned_from_training_texts_alone():
         n_texts = [int((x == i).any(1).sum()) for i in range(2, len(made.words))]
         assert min(n_texts) == 2 and max(n_texts) == 10     # a word that one training text has is unknown
     assert made.decode(x[0, [0, 1, 2, 4]].tolist()) == 'a plain text [unknown]'
-
-def test_a_learner_takes_pictures_whole_and_reads_new_ones(tmp_path):
-    images = Images(folder(tmp_path))
-    learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(72, 2)), images, loss_fn=F.cross_entropy, display=False)
-    learn.fit(1)
-    paths = [tmp_path/'dog/dog3.png', tmp_path/'cat/cat1.png']
-    with torch.no_grad(): expected = learn.model.eval()(torch.stack([images[i][0] for i in (8, 1)]))
-    assert torch.equal(learn.predict(paths), expected)
-    with pytest.raises(TypeError, match='list of texts'): learn.predict(paths[0])

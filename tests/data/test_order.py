@@ -39,7 +39,6 @@ def drawn(held, draw=lambda s: s.held.permutation(24), **kwargs):
 OWN = {
     'torch': lambda: drawn(torch.Generator().manual_seed(1), lambda s: torch.randperm(24, generator=s.held).tolist()),
     'numpy': lambda: drawn(np.random.default_rng(1)),
-    'legacy numpy': lambda: drawn(np.random.RandomState(1)),
     'random': lambda: drawn(random.Random(1), lambda s: s.held.sample(range(24), 24)),
     'counter': lambda: drawn(None, counted),
     'counter, worker': lambda: drawn(None, counted, num_workers=1),

@@ -43,9 +43,6 @@ def test_one_row_of_each_dtype():
     table = Table(df, 'price')
     row = pd.DataFrame([{'kind': 'a', 'hour': 3, 'size': None, 'count': 4, 'is_new': True}])
     assert torch.equal(table.inputs(row)[1], table.inputs(row.convert_dtypes())[1])
-    strange = df.assign(kind=pd.Series(range(len(df))).map(str).astype('category'))
-    with pytest.warns(UserWarning, match="no value of column 'kind'"): table.inputs(strange)
-    with pytest.warns(UserWarning, match='80 values in 80 rows'): Table(strange, 'price')
     with pytest.raises(ValueError, match='infinite'): table.inputs(df.assign(size=np.inf))
 
 def test_saved_with_the_learner_and_used_by_predict(tmp_path):

@@ -7,9 +7,9 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import (
-    check_resume, close, make_learner, plain_loop, plain_model as model, problem, same, stop_when, told, weights)
+    check_resume, close, make_learner, plain_loop, plain_model as model, problem, same, stop_when, weights)
 from trainer_nb.all import (
-    AMP, CancelEpoch, CancelStep, EMA, GradAccum, GradClip, GradNorm, LRScheduler, LambdaHook, NaNGuard)
+    AMP, EMA, GradAccum, GradClip, GradNorm, LRScheduler, LambdaHook, NaNGuard)
 
 OPTIMS = {'sgd': lambda params: torch.optim.SGD(params, lr=.1, momentum=.9),
           'adam': lambda params: torch.optim.Adam(params, lr=.01)}
@@ -154,20 +154,6 @@ def test_validation_leaves_an_open_window_untouched():
         assert same(held, [p.grad for p in learn.model.parameters()])
         learn.resume()
         assert close(learn.model, plain(cut([12]*2), 2))
-
-@pytest.mark.parametrize('point, at, n, error, steps', [
-    ('after_loss', 3, 2, CancelEpoch, [(0, 8)]), ('before_step', 5, 4, CancelStep, [(0, 16), (16, 20)]),
-    ('do_opt_step', 1, 2, CancelStep, [(8, 16), (16, 24)])])
-def test_what_is_cancelled(point, at, n, error, steps):
-    "An epoch drops its window, with a warning; a last batch ends it; so does a step, whose gradients were divided"
-    def cancel(learn, *nxt):
-        if learn.state.batch_idx == at and learn.state.epoch == 0: raise error
-        return nxt and nxt[0]()
-    learn = learner([4]*6, GradAccum(n), LambdaHook(**{point: cancel}))
-    with told() as said: learn.fit(2)
-    assert any('open window' in o for o in said) == (error is CancelEpoch)
-    first = [tuple(t[start:end] for t in problem()) for start, end in steps]
-    assert close(learn.model, plain([*first, *cut(windows([4]*6, n))]))
 
 def test_a_fit_after_an_error_or_a_stop_begins_with_an_empty_window():
     def fail(learn):

@@ -11,7 +11,7 @@ from test_accumulation import OPTIMS, SIZES, Pair, cut, d_loss, g_loss, pair_lea
 from test_average import normed
 from test_no_sync import N_TRAIN, N_VALID, allowed_reads, assert_allowed, fit as counted_fit, in_list
 from trainer_nb.all import (
-    AMP, CancelStep, EMA, Freeze, GradAccum, GradClip, GradNorm, LRScheduler, LambdaHook, NaNGuard)
+    AMP, EMA, GradAccum, GradClip, GradNorm, LRScheduler, LambdaHook, NaNGuard)
 
 
 def test_all_orders_of_registration():
@@ -65,17 +65,6 @@ def test_each_optimizer_has_its_scale():
     def shared(batch, learn): return {'loss': d_loss(learn.model, batch[0])}
     assert fit(each, GradAccum(2)) == ({'d': 32, 'g': 256}, 3)
     assert fit(shared, growth_interval=1) == ({'d': 256*2**5, 'g': 256}, 5)
-
-def test_what_hooks_record_stands_beside_its_batch():
-    "Over more batches than are packed together, with cancelled ones"
-    def record_it(learn):
-        i = learn.state.batch_idx
-        if i % 3 == 0: learn.record('i', float(i))
-        if i % 3 == 1: learn.record('t', torch.tensor(i))
-        if i % 100 == 7: raise CancelStep
-    steps = make_learner(nn.Linear(4, 3), in_list(N_TRAIN), hooks=[LambdaHook(after_loss=record_it)]).fit(1).steps
-    for k, rest in ('i', 0), ('t', 1):
-        assert str(steps[k]) == str([float(i) if i % 3 == rest else math.nan for i in range(N_TRAIN) if i % 100 != 7])
 
 
 # NaN
@@ -141,20 +130,6 @@ def test_no_value_is_read(monkeypatch, optim=torch.optim.AdamW):
                                     hooks=hooks))
     seen.subtract(dict.fromkeys(['__int__', '_local_scalar_dense'], 2*N_TRAIN//100))
     assert_allowed(seen, allowed)
-
-def test_an_error_thaws():
-    learn = make_learner(normed(), batches())
-    for hooks in [Freeze('0', 'nothing')], [Freeze('*')], [Freeze('0'), LambdaHook(after_loss=lambda learn: 1/0)]:
-        with pytest.raises((ValueError, ZeroDivisionError)): learn.fit(1, hooks=hooks)
-        assert all(p.requires_grad for p in learn.model.parameters())
-
-def test_a_step_that_was_replaced_is_called():
-    "That hooks of a step are called, see base/test_torch_private.py"
-    learn, heard = make_learner(model(), batches()[:1], optim=OPTIMS['sgd']), []
-    step = learn.opt.step
-    learn.opt.step = lambda *args: heard.append(step(*args))
-    learn.fit(1)
-    assert len(heard) == 1
 
 def test_optimizers_that_share_a_parameter():
     "Of one loss, the second one would find no gradient; windows would have the gradients of both"

@@ -6,7 +6,6 @@ from torch import nn
 from torch.optim import SGD, AdamW, lr_scheduler as S
 
 from common import batches, make_learner, make_model, stop_when, told
-from test_lr_find import check_same, snapshot
 from trainer_nb.all import (
     CancelEpoch, CancelStep, Checkpoint, GradAccum, LRScheduler, LambdaHook, Metric, OneCycle, Schedule, WarmupCosine,
     exponential, linear
@@ -49,9 +48,8 @@ SCHEDS = {
         opt, [S.LinearLR(opt, .1, 1., 3), S.CosineAnnealingLR(opt, max(n - 3, 1))], [3]),
 }
 
-HOOKS = {**{f'{k}, {step}': (lambda k=k, step=step: LRScheduler(SCHEDS[k], step))
-            for k, step in (('StepLR', 'epoch'), ('OneCycleLR', 'step'), ('SequentialLR', 'step'))},
-         'OneCycle': lambda: OneCycle(.3), 'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3),
+HOOKS = {'SequentialLR': lambda: LRScheduler(SCHEDS['SequentialLR']), 'OneCycle': lambda: OneCycle(.3),
+         'WarmupCosine': lambda: WarmupCosine(.2, warmup=.3),
          'Schedule': lambda: Schedule(exponential(1., .01), linear(.8, .9))}
 
 def clean(learn, before):
@@ -62,16 +60,13 @@ def clean(learn, before):
 def groups_of(learn):
     return [{k: v for k, v in g.items() if k != 'params'} for o in learn.opts.values() for g in o.param_groups]
 
-@pytest.fixture(autouse=True)
-def _aside(tmp_path, monkeypatch): monkeypatch.chdir(tmp_path)       # a snapshot reads all files that are there
-
 
 # Torch's schedulers
 
 @pytest.mark.parametrize('step, n_accum', [('step', 2), ('epoch', 1)])
 @pytest.mark.parametrize('name', SCHEDS)
 def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
-    "Five batches, so that the last window is short; a second fit has the whole curve again"
+    "Five batches: the last window is short. A second fit has the whole curve again, an error restores the rates"
     learn = learner(LRScheduler(SCHEDS[name], step), *[GradAccum(2)]*(n_accum - 1))
     before, expected = groups_of(learn), by_hand(SCHEDS[name], 3, step, n_accum)
     for i in range(2):
@@ -79,10 +74,13 @@ def test_torchs_schedulers_as_in_a_loop_by_hand(name, step, n_accum):
         learn.fit(3)
         assert lrs_of(learn, 15*i) == expected == list(zip(*(preview[k] for k in ('lr', 'lr_1'))))
         clean(learn, before)
+    fails = LambdaHook(after_step=lambda learn: 1/(5 - learn.state.batch_idx))
+    with pytest.raises(ZeroDivisionError): learn.fit(3, hooks=fails)
+    clean(learn, before)
 
 def plateau(opt, n=None): return S.ReduceLROnPlateau(opt, factor=.5, patience=0, threshold=.5)
 
-def test_a_plateau_judges_each_epoch_or_each_validation():
+def test_a_plateau_judges_each_epoch():
     def rises(opt, n=None): return S.ReduceLROnPlateau(opt, 'max', patience=0)
     for make, monitor in (plateau, 'valid_loss'), (rises, 'train_loss'):
         learn = learner(LRScheduler(lambda opt: make(opt), 'metric', monitor), valid_dl=batches(seed=2))
@@ -91,15 +89,6 @@ def test_a_plateau_judges_each_epoch_or_each_validation():
         expected = by_hand(make, 8, 'metric', values=learn.history.epochs[monitor])
         assert lrs_of(learn) == expected and len(set(expected)) > 3
         clean(learn, before)
-    learn = learner(LRScheduler(plateau, 'valid'), valid_dl=batches(seed=2))
-    learn.fit(3, valid_every=2)
-    opt, expected, losses = dummy(), [], {row['step']: row['valid_loss'] for row in learn.history.valid_rows}
-    sched = plateau(opt)
-    for i in range(15):
-        expected.append(tuple(g['lr'] for g in opt.param_groups))
-        if i + 1 in losses: sched.step(losses[i + 1])
-    assert lrs_of(learn) == expected and len({*expected}) == len(losses) - 1
-    with pytest.raises(ValueError, match="expected one of .*'metric'"): LRScheduler(plateau, 'valid', 'train_loss')
 
 @pytest.mark.filterwarnings('ignore:.*is nan in epoch')
 def test_nan_is_not_judged():
@@ -143,15 +132,10 @@ def test_two_schedules_of_an_optimizer_multiply_and_restore():
     assert lrs_of(learn) == [*zip(preview['lr'], preview['lr_1'])]
     clean(learn, before)
 
-def test_a_scheduler_of_another_optimizer_is_refused():
-    learn = learner()
-    with pytest.raises(ValueError, match='StepLR of another optimizer'):
-        learn.fit(1, hooks=LRScheduler(lambda opt: S.StepLR(learn.opt, 1)))
 
+# Steps that are none, and stops
 
-# Steps that are none, errors and stops
-
-@pytest.mark.parametrize('name', ['OneCycle', 'SequentialLR, step'])
+@pytest.mark.parametrize('name', ['OneCycle', 'SequentialLR'])
 def test_what_is_no_step_moves_nothing(name):
     "A cancelled batch, a skipped step; one that only another hook has seen counts"
     def at(when, then):
@@ -170,27 +154,6 @@ def test_what_is_no_step_moves_nothing(name):
         learn = learner(HOOKS[name](), hook)
         learn.fit(max_steps=8)
         assert lrs_of(learn) == rates and learn.state.optimizer_step == 8
-
-@pytest.mark.parametrize('name', ['SequentialLR, step', 'Schedule'])
-def test_an_error_puts_everything_back(name):
-    def boom(learn):
-        if learn.history.n_steps == 6: raise RuntimeError('boom')
-    learn = learner(HOOKS[name](), LambdaHook(before_step=boom))
-    before = groups_of(learn)
-    with pytest.raises(RuntimeError, match='boom'): learn.fit(3)
-    clean(learn, before)
-
-@pytest.mark.parametrize('name', HOOKS)
-def test_a_preview_comes_true_and_changes_nothing(name):
-    for kwargs, n_accum in (dict(n_epochs=3), 1), (dict(max_steps=4), 2):
-        learn = learner(HOOKS[name](), GradAccum(n_accum))
-        before = snapshot(learn)
-        preview = learn.plot_schedule(**kwargs)
-        check_same(before, snapshot(learn))
-        learn.fit(**kwargs)
-        recorded = learn.history.steps
-        assert preview.steps == {k: recorded[k] for k in preview.steps} and preview.steps.keys() >= {'lr', 'lr_1'}
-        assert preview.steps.keys() >= {k for k in recorded if k.startswith('momentum')}
 
 @pytest.mark.parametrize('kind, stop, then, factor', [
     (OneCycle, 7, 4, 1.), (OneCycle, 10, 3, 1.), (WarmupCosine, 'valid', 4, 1.), (WarmupCosine, 7, 4, .5)])
@@ -220,12 +183,11 @@ class Wrong:
     def __iter__(self): return iter(batches())
 
 @pytest.mark.parametrize('hook, n, says', [
-    (lambda: OneCycle(.1), 3, 'for 9 steps.* 15 .*rate 1e-06'), (lambda: WarmupCosine(.1), 8, 'for 24 steps.* 15'),
+    (lambda: WarmupCosine(.1), 8, 'for 24 steps.* 15'), (lambda: OneCycle(n_steps=9), 5, 'for 9 steps.* 15'),
     (lambda: LRScheduler(SCHEDS['CosineAnnealingLR']), 3, 'for 9 steps.* 15'),
-    (lambda: OneCycle(.1, n_steps=100), 5, 'for 100 steps.* 15'), (lambda: OneCycle(n_steps=9), 5, 'for 9 steps.* 15'),
     (lambda: LRScheduler(SCHEDS['StepLR'], 'epoch', n_steps=5), 5, 'for 5 epochs.* 3'),
     (lambda: OneCycle(.1), 5, ''), (lambda: Schedule(linear(.1, 1), n_steps=5), 5, ''),      # a warm-up only
-    (lambda: WarmupCosine(n_steps=16), 5, ''), (lambda: LRScheduler(lambda opt: S.StepLR(opt, 2)), 3, '')])
+    (lambda: LRScheduler(lambda opt: S.StepLR(opt, 2)), 3, '')])
 def test_a_schedule_that_does_not_end_with_its_fit_warns(hook, n, says):
     with told() as said: make_learner(hooks=hook(), train_dl=Wrong(n)).fit(3)
     found = [o for o in said if 'planned for' in o]

@@ -48,12 +48,6 @@ def test_errors_around_the_model():
     assert s.failed is by_name(s)[''] and 'takes from 2 to 3' in s.title()
     with pytest.raises(OSError, match='no such picture'): make_learner(train_dl=DataLoader(Broken())).summary()
 
-def test_a_deep_model_is_cut_and_says_so():
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(40)], nn.Linear(4, 3))
-    learn = make_learner(model)
-    s = learn.summary()
-    assert len(s.shown()) == 42 and '80 inner layers' in repr(s) and len(learn.summary(depth=2).shown()) == 122
-
 # What to do about an error of a GPU; others are in loop/test_mistakes.py
 
 FAILED, APART = 'CUDA error: device-side assert triggered', 'expected all tensors to be on the same device'

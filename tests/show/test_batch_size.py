@@ -3,7 +3,6 @@ import pytest, torch
 from torch import nn
 
 from common import make_learner
-from trainer_nb.data import Loaders
 from trainer_nb.show.batch_size import _Search
 
 def data(n=600): return torch.randn(n, 4), torch.randint(3, (n,))
@@ -38,11 +37,3 @@ def test_samples_of_a_generator_and_what_does_not_fit():
     assert 'smaller batches in valid_dl' in '\n'.join(e.value.__notes__)
     found = make_learner(Limited(.5), data(64), bs=4).find_batch_size()
     assert found.largest is found.fastest is None and 'not even the smallest' in str(found)
-
-def test_what_cannot_be_joined_is_told():
-    ragged = make_learner(nn.Linear(4, 3), [(torch.zeros(4, n), torch.zeros(4).long()) for n in (4, 5, 6)])
-    ragged.train_step = lambda batch: {'loss': ragged.model(batch[0][:, :4]).mean()}
-    with pytest.raises(ValueError, match=r'\(4, 4\), \(4, 5\).*pad them'): ragged.find_batch_size()
-    with pytest.raises(ValueError, match='most'): ragged.find_batch_size(most=0)
-    two = Loaders({'a': data(8), 'b': data(4)})
-    with pytest.raises(ValueError, match='train_dl has several'): make_learner(train_dl=two).find_batch_size()

@@ -11,7 +11,7 @@ from common import digest, make_learner, shuffled, told, until
 from trainer_nb.loop.fit import TrainingInterrupted
 from trainer_nb.loop.hooks import Hook, LambdaHook
 from trainer_nb.loop.metrics import accuracy
-from trainer_nb.show.controls import Controls, _hint, pause, scale_lr, unpause
+from trainer_nb.show.controls import Controls, _hint, pause, unpause
 
 FIT = dict(n_epochs=2, valid_every=2)       # 10 training batches, and 6 validation passes of 4 batches: 34 boundaries
 VIEW = 'application/vnd.jupyter.widget-view+json'
@@ -68,24 +68,15 @@ def interrupt(learn=None): signal.raise_signal(signal.SIGINT)
 
 # Requests
 
-def by_hook(f): f()
-
-def by_thread(f):
-    thread = threading.Thread(target=f)
-    thread.start()
-    thread.join()
-
-def by_signal(f):
-    old = signal.signal(signal.SIGTERM, lambda *args: f())
-    try: signal.raise_signal(signal.SIGTERM)
-    finally: signal.signal(signal.SIGTERM, old)
-
-@pytest.mark.parametrize('by', [by_hook, by_thread, by_signal])
-def test_requests_are_done_at_the_next_boundary(by):
+def test_requests_of_another_thread_are_done_at_the_next_boundary():
     seen = []
     def look(learn): seen.append((learn.state.batch_idx, learn.batch, threading.current_thread()))
     def fitted(*whats):
-        learn = start(At(3, lambda learn: [by(lambda: learn.request(o)) for o in whats]))
+        def ask(learn):
+            thread = threading.Thread(target=lambda: [learn.request(o) for o in whats])
+            thread.start()
+            thread.join()
+        learn = start(At(3, ask))
         learn.fit(3)
         return learn
     learn = fitted(look, 'stop')
@@ -144,35 +135,20 @@ def test_stop_in_a_pause(n, how, screen):
 
 # Buttons
 
-def test_scale_lr_keeps_the_ratios_of_tensors():
-    model = torch.nn.ModuleDict({'d': torch.nn.Linear(2, 2), 'g': torch.nn.Linear(2, 2)})
-    d = torch.optim.Adam([{'params': [model['d'].weight], 'lr': torch.tensor(.1)},
-                          {'params': [model['d'].bias], 'lr': torch.tensor(.01)}], capturable=False)
-    g = torch.optim.SGD(model['g'].parameters(), lr=.5)
-    assert scale_lr(.5, make_learner(model, [], train_step=print, optim={'d': d, 'g': g})) == 'lr ÷ 2 → d 0.05, g 0.25'
-    assert [float(o['lr']) for o in d.param_groups + g.param_groups] == pytest.approx([.05, .005, .25])
-    assert isinstance(d.param_groups[0]['lr'], torch.Tensor)
-    with pytest.raises(ValueError, match='lr_factor is 1'): Controls(lr_factor=1)
-
 class Checkpoint(Hook):
     provides = 'checkpoints'
     def __init__(self): self.saved = []
-    def save(self, learn): self.saved.append((learn.position, learn.batch, threading.current_thread()))
+    def save(self, learn): self.saved.append((learn.state.batch_idx, learn.batch, threading.current_thread()))
 
 def test_checkpoint_button(screen):
+    "It works where something saves checkpoints, between two batches, before a stop that is asked for with it"
     enabled, hook = [], Checkpoint()
     def look(learn): enabled.append(not learn.get_hook(Controls).panel.buttons['Checkpoint now'].disabled)
-    def from_a_thread(learn):
-        by_thread(partial(click('Checkpoint now'), learn))
-        look(learn)
-    start(Controls(), At(1, look)).fit(1)
-    learn = start(Controls(), At(1, look), At(2, from_a_thread), At(3, look))
-    learn.fit(1, hooks=[hook])
-    where = 'in epoch 0, after 2 of 5 training batches'
-    assert enabled == [False, True, False, True] and hook.saved == [(where, None, threading.current_thread())]
-    assert screen.done() == ['saves a checkpoint at batch 2']
-    learn.fit(1, hooks=[hook, At(2, click('Checkpoint now', 'Stop after batch'))])      # it comes before the stop
-    assert learn.cancelled == 'stop' and len(hook.saved) == 2
+    learn = start(Controls(), At(1, look))
+    learn.fit(1)
+    learn.fit(1, hooks=[hook, At(2, click('Checkpoint now', 'Stop after batch'))])
+    assert enabled == [False] and hook.saved == [(2, None, threading.current_thread())]
+    assert learn.cancelled == 'stop' and screen.done()[0] == 'saves a checkpoint at batch 7'
 
 @pytest.mark.parametrize('end', [lambda learn: None, lambda learn: 1/0, interrupt])
 def test_nothing_is_left(end, screen):
@@ -194,31 +170,19 @@ def test_nothing_is_left(end, screen):
     gc.collect()
     assert ref() is None
 
-@pytest.mark.parametrize('what', ['ipywidgets.Button', 'trainer_nb.show.controls.ButtonRow.say',
-                                  'trainer_nb.show.controls.ButtonRow.close', 'IPython.display.display'])
-def test_a_panel_that_fails_ends_nothing(what, screen, monkeypatch):
+def test_buttons_that_fail_end_nothing(screen, monkeypatch):
     def fail(*args, **kwargs): raise RuntimeError('no comm')
-    monkeypatch.setattr(what, fail)
-    def f(learn):
-        if learn.get_hook(Controls).panel is not None: click('lr × 2', 'lr ÷ 2')(learn)
-        pause_and_go_on(learn)
-    learn = start(Controls(), At(3, f))
+    monkeypatch.setattr('ipywidgets.Button', fail)
+    learn = start(Controls(), At(3, pause_and_go_on))
     with told() as said: learn.fit(**FIT)
-    assert digest(learn) == calm()
-    assert len(said) == 1 and 'Controls failed' in said[0] and 'no comm' in said[0]
-    if what == 'ipywidgets.Button': assert not any(VIEW in o for o in screen.shown)
+    assert digest(learn) == calm() and len(said) == 1 and 'no comm' in said[0]
 
 def test_without_ipywidgets_there_is_a_line(monkeypatch):
     kernel = SimpleNamespace(shell_channel_thread=True, _allow_stdin=True)
     monkeypatch.setattr('IPython.get_ipython', lambda: SimpleNamespace(kernel=kernel, execution_count=1))
-    assert controls_module._clickable() is kernel
+    monkeypatch.setitem(sys.modules, 'ipywidgets', None)
     screen = Screen()
     monkeypatch.setattr('IPython.display.display', screen.display)
-    kernel.shell_channel_thread = None      # nor are there buttons in a kernel without subshells
-    assert controls_module._clickable() is None
-    kernel.shell_channel_thread = True
-    monkeypatch.setitem(sys.modules, 'ipywidgets', None)
-    assert controls_module._clickable() is None
     learn = start(Controls(), At(3, pause_and_go_on))
     learn.fit(**FIT)
     assert digest(learn) == calm() and not any(VIEW in o for o in screen.shown)
