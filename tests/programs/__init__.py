@@ -1,7 +1,7 @@
 """Real training programs in a small size, each as its authors write it and with `Learner`
 
 A module has `learner(**kwargs)`, a `Learner` that trains in `N_EPOCHS` epochs; where more than `learn.model` counts,
-`result(learn)`, the modules to compare; and unless a page of `nbs/examples` has it, `plain()`, the loop by hand, which
+`result(learn)`, the modules to compare; and unless a page of `nbs` has it, `plain()`, the loop by hand, which
 returns what was trained (a module, or several) and what it told (dict: column of the history → values).
 """
 import torch
