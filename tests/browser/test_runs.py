@@ -1,8 +1,4 @@
 "A run in JupyterLab and Notebook 7: live while other cells compute, steered by buttons, there after a reload"
-import time
-
-import pytest
-
 from browser.conftest import lab_first
 
 START = '''import tempfile, time
@@ -17,7 +13,8 @@ run = learn.start(10**4, folder=Path(tempfile.mkdtemp())/'a')'''
 COMPUTE = 'while not Path("enough").exists(): sum(range(10**5))\nprint("computed")'
 END = 'run.wait(30)\nprint(run.status)'
 
-def check_run(page):
+@lab_first
+def test_run(page):
     enough = page.jupyter.root/'enough'
     enough.unlink(missing_ok=True)
     page.cells(START, COMPUTE, END, 'run.show() if run.is_over else run.stop()')
@@ -27,10 +24,8 @@ def check_run(page):
         page.changes()                  # while the next cell computes
         page.until('() => /<img/.test(nb.cell(0).model.outputs.toJSON()[1].data["text/html"])')
         assert not page.js('() => nb.parts(0)[1].clientHeight')     # a page without the kernel shows it
-        start = time.monotonic()
         page.press('Pause')
         page.until('() => nb.area(0).innerText.includes("paused")')
-        print(f'{1000*(time.monotonic() - start):.0f} ms until it says that it is paused')
         page.press('Resume')
         page.changes()
         assert 'computed' not in page.text(1)       # the cell was busy meanwhile
@@ -54,9 +49,3 @@ def check_run(page):
     page.open()
     page.until('() => /as of .* attach\\(/s.test(nb.area(0).innerText)')
     assert 'Error' not in page.text()
-
-@lab_first
-def test_run(page): check_run(page)
-
-@pytest.mark.soak
-def test_run_without_subshells(old_page): check_run(old_page)
