@@ -177,16 +177,6 @@ def test_nothing_waits_for_the_device():
         counts.append(dict(seen))
     assert counts[1] == counts[2]
 
-def test_more_than_eight_are_counted_in_the_table(capsys, monkeypatch):
-    monkeypatch.setenv('COLUMNS', '999')
-    parts = and_also(lambda *args: {f'part_{i:02}': 1. for i in range(10)})
-    h = fitted(parts, batches(), display='text')
-    assert h.epochs['train_part_09'] == h.epochs['valid_part_09'] == [1.] and len(h.steps['train_part_09']) == 5
-    for text in h.text(), capsys.readouterr().out:
-        head = text.splitlines()[0]
-        assert 'train_part_05' in head and 'train_part_06' not in text and head.split('  ')[-1].strip() == '+4 more'
-    assert '+4 more' in h.html() and 'learn.history.epochs has all' in h.html()
-
 @pytest.mark.parametrize('sets', [False, True])
 def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     "The panel of the losses has the whole loss alone; its parts are drawn beside it, like metrics"
