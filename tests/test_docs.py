@@ -60,20 +60,16 @@ def public():
         module = import_module('.'.join(path.relative_to(root).with_suffix('').parts))
         yield from ((o, getattr(module, o)) for o in module.__all__)
 
-def test_names_differ_between_modules():
-    "Names differ whatever their case, because the site links by name"
-    found = [name.lower() for name, _ in public()]
-    assert len(found) > 200 and sorted(found) == sorted(set(found))
-
 def lacks(f):
     "What a function lacks: names of parameters, and 'return'"
     params = inspect.signature(f).parameters.values()
     bare = [o.name for o in params if o.annotation is o.empty and o.name not in ('self', 'cls')]
     return bare + ['return']*('return' not in f.__annotations__ and f.__name__ != '__init__')
 
-def test_public_signatures_are_annotated():
-    "So that type checkers and completion know them; `make lint` checks a program that uses all verbs"
-    made = {}
+def test_names_differ_and_signatures_are_annotated():
+    "The site links by name, whatever its case; type checkers and completion read annotations"
+    made, lower = {}, [name.lower() for name, _ in public()]
+    assert sorted(lower) == sorted(set(lower))
     for name, o in public():
         members = vars(o).items() if isinstance(o, type) else [('', o)]
         made |= {f'{name}.{k}': getattr(f, '__func__', f) for k, f in members if k[:1] != '_' or k == '__init__'}
