@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
 
-from browser.conftest import IN_TURN, PAGES, every_page, lab_first
+from browser.conftest import IN_TURN, PAGES, lab_first
 from common import digest
 from fits import N_EPOCHS, start
 from shown import (check_dated, check_html, check_interrupted, check_markdown, check_notebook, check_outputs,
@@ -78,7 +78,7 @@ gates = LambdaHook(after_backward=lambda learn: learn.history.n_steps or wait('d
                    before_step=lambda learn: learn.history.n_steps == 2 and learn.training and wait('moved'))
 start(gates).fit(1)'''
 
-@every_page
+@lab_first
 def test_a_picture_before_the_first_batch_is_done_that_moves_with_the_second(page):
     for name in 'drawn', 'moved': (page.jupyter.root/name).unlink(missing_ok=True)
     page.cells(GATES)
