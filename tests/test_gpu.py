@@ -19,7 +19,7 @@ import trainer_nb.features.gradients
 from common import Share, make_learner, reasons, same, stop_when, told, weights
 from test_no_sync import counted
 from trainer_nb.all import (
-    AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, OneCycle,
+    AMP, EMA, Checkpoint, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, OneCycle,
     TensorLoader, TrainingInterrupted, accuracy, diff, load_model
 )
 from trainer_nb.base import hashes, rng_state, set_rng_state, set_seed
@@ -524,10 +524,9 @@ def test_launch_after_the_device_was_used_is_refused():
 FORK = """
 import json, os, torch
 from test_gpu import data, make_learner, mlp
-learn = make_learner(mlp(), data(2), device='cpu')
 from trainer_nb.base import has_accelerator, rng_state
-found = has_accelerator()
-rng_state()
+learn = make_learner(mlp(), data(2), device='cpu')
+found, _ = has_accelerator(), rng_state()
 pid = os.fork()
 if not pid:
     try:
@@ -542,13 +541,9 @@ def test_a_process_that_asked_for_a_device_can_be_forked():
     found, code = fresh(FORK, TRAINER_NB_GPU_DRY='1')      # without it this file asks torch itself
     assert found == torch.cuda.is_available() and code == 0
 
-def test_hashes_are_those_of_the_host_and_a_recorded_fit_is_the_same():
+def test_hashes_are_those_of_the_host_and_two_fits_are_the_same():
     g = torch.Generator().manual_seed(0)
     some = [torch.randn(n, generator=g) for n in (1, 7, 2**14 + 3, 2**23 + 1)] + [torch.arange(9) % 2 > 0]
     assert torch.equal(hashes([o.to(DEVICE) for o in some]).cpu(), hashes(some))
-    plain, watched = (learner(make(), batches(10), batches(3, 2), seed=0) for _ in range(2))
-    plain.fit(1)
-    watched.fit(1, hooks=[Fingerprint()])
-    assert same(weights(plain.model), weights(watched.model))
     found = diff(*[lambda: learner(make(), batches(10), batches(3, 2))]*2, n_batches=10)
     assert found.is_equal, found
