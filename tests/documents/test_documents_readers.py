@@ -53,9 +53,8 @@ def test_a_name_from_elsewhere(name):
 # Keras
 
 @pytest.mark.parametrize('optim, lr, words', [
-    (torch.optim.SGD, None, ['SGD, lr 0.001 (its default)']), (None, None, ['AdamW, lr 0.001 (its default)']),
-    (torch.optim.SGD, .01, []), ({'a': torch.optim.SGD, 'b': torch.optim.Adam}, {'a': .1},
-                                 ['Adam, lr 0.001 (its default)'])])
+    (None, None, ['AdamW, lr 0.001 (its default)']), (torch.optim.SGD, .01, []),
+    ({'a': torch.optim.SGD, 'b': torch.optim.Adam}, {'a': .1}, ['Adam, lr 0.001 (its default)'])])
 def test_the_first_line_names_a_rate_that_is_a_default(optim, lr, words, monkeypatch, capsys):
     monkeypatch.setenv('COLUMNS', '120')
     net = nn.ModuleDict({'a': linear(), 'b': linear()})
