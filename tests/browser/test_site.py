@@ -101,16 +101,6 @@ def test_both_themes_are_readable(seen):
 
 def test_nothing_sticks_out(seen): assert not {path.name: o['wide'] for path, o in seen.items() if o['wide']}
 
-def test_the_sidebar_is_short(tab):
-    "On the front page; elsewhere the entries of the open part come on top"
-    tab.goto((html/'index.html').as_uri())
-    tab.set_viewport_size({'width': 1440, 'height': 900})
-    entries = tab.evaluate('[...document.querySelectorAll(".sidebar-tree li")].filter(o => o.offsetParent).length')
-    captions = 'document.querySelectorAll(".sidebar-tree .caption")'
-    headings = tab.evaluate(f'[...{captions}].map(o => o.innerText.toLowerCase())')
-    assert 20 < entries < 34
-    assert {'start', 'lessons', 'how-to', 'api by task', 'internals'} <= set(headings) and len(headings) <= 6
-
 
 FOUND = {       # what people type → the page that comes first
     'save best': 'save/03_checkpoint', 'onnx': 'howto/16_everyday', 'k-fold': 'howto/16_everyday',
