@@ -72,7 +72,7 @@ def test_a_running_value_of_a_step_is_no_mean(is_watched, recwarn):
         return {**res, 'share': share.compute()}
     metrics = [Metric(share, name='right'), accuracy] if is_watched else [accuracy]
     epochs = learner(train_step=running, metrics=metrics).fit(1).epochs
-    assert ['the metric right has computed so far' in str(o.message) for o in recwarn] == [True]*is_watched
+    assert ['metric right has computed' in str(o.message) for o in recwarn] == [True]*is_watched
     assert epochs['train_share'] != epochs['train_accuracy']
     if is_watched: assert epochs['train_right'] == pytest.approx(epochs['train_accuracy'])
 
@@ -105,7 +105,7 @@ SINCE = r'{} has not improved{} since epoch {} \(patience 3\); {}'
     ([*FALLS, 3.9, 3.8, 3.7], {'min_delta': .5}, SINCE.format('valid_loss', ' by .* 0.5', 5, 'these are its'), 5),
     # equal, with a lower loss each time
     ([9., 8., 7., 6.], {'monitor': 'valid_loss_2'}, SINCE.format('valid_loss_2', '', 0, '.* weights of epoch 3'), 3),
-    ([torch.nan]*3, {}, 'after epoch 2 of 50: valid_loss has not been finite; .* keeps its last', 2),
+    ([torch.nan]*3, {}, 'after epoch 2 of 50: .* not been finite; .* keeps its last', 2),
     ([4., 5., 5., 5.], {'n_epochs': 4}, r'valid_loss was best in epoch 0 \(4\); .* restored', 0)])
 @pytest.mark.filterwarnings('ignore:valid_loss is nan')
 def test_early_stopping_says_why(losses, kwargs, words, kept, capsys):

@@ -132,7 +132,7 @@ def test_the_same_lines_go_to_logging(monkeypatch, caplog):
     assert {o.name for o in caplog.records} == {'b', 'c'} and len(caplog.messages) == 24
     caplog.clear()
     learner(False, hooks=[Log(logger='d'), stop_at(3)]).fit(1)
-    assert caplog.messages == ['stopped in epoch 0, after 3 of 40 training batches']
+    assert len(caplog.messages) == 1 and 'after 3 of 40' in caplog.messages[0]
 
 @pytest.mark.parametrize('where', ['text', 'tty', 'log'])
 def test_each_saved_checkpoint_is_a_line_of_a_log(where, capsys, caplog, tmp_path):
