@@ -143,9 +143,9 @@ def test_each_saved_checkpoint_is_a_line_of_a_log(where, capsys, caplog, tmp_pat
     learner(False if where == 'log' else where, valid_dl=[None], metrics=[], hooks=hooks,
             eval_step=lambda batch, learn: {'loss': torch.tensor(next(losses))}).fit(3)
     said = caplog.messages if where == 'log' else capsys.readouterr().out.splitlines()
-    ends = ['epoch 0, best valid_loss 0.5 so far', 'epoch 1, best valid_loss 0.25 so far', 'epoch 2']
-    expected = [f'saved {o["file"]} after {end}' for o, end in zip(check.folder.manifests(), ends, strict=True)]
-    assert [o for o in said if 'saved' in o] == ([] if where == 'tty' else expected)
+    saved, ends = [o for o in said if 'saved' in o], ['best valid_loss 0.5', 'best valid_loss 0.25', 'epoch 2']
+    assert len(saved) == (0 if where == 'tty' else 3)
+    for line, o, end in zip(saved, check.folder.manifests(), ends): assert o['file'] in line and end in line
 
 def test_a_log_takes_a_number_and_a_unit_and_changes_no_number(capsys):
     for wrong in 0, True, '0 steps', '10 minutes':
