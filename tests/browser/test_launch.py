@@ -8,9 +8,8 @@ from shown import check_outputs
 LAUNCH = 'learn = start(step_s=.02)\nlearn.launch(2, 10**4)'
 SEEN = '''import json, psutil, torch
 print(json.dumps({'children': [o.pid for o in psutil.Process().children()], 'cancelled': learn.cancelled,
-                  'steps': len(learn.history.steps['train_loss']),
-                  'group': torch.distributed.is_initialized(), 'error': str(learn.display.error),
-                  'draws': learn.display.budget.n}))'''
+                  'steps': len(learn.history.steps['train_loss']), 'error': str(learn.display.error),
+                  'group': torch.distributed.is_initialized(), 'draws': learn.display.budget.n}))'''
 
 def children(pid):  # int
     return sum(o.status() != psutil.STATUS_ZOMBIE for o in psutil.Process(pid).children())
