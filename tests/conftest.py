@@ -15,11 +15,10 @@ torch.set_num_threads(1)                            # sums in one order, and no 
 
 # files that take longest, and begin first, so that no worker is left with one of them at the end
 FIRST = ['show/test_front_ends.py', 'runs/test_check_resume.py', 'runs/test_runs.py', 'parallel/test_distributed.py',
-         'features/test_compile.py', 'browser/test_fit.py', 'test_types.py', 'test_package.py',
-         'browser/test_controls.py', 'loop/test_programs.py', 'show/test_lr_find.py', 'save/test_resume.py',
-         'loop/test_no_sync.py', 'save/test_checkpoint.py', 'runs/test_hostile_folders.py',
-         'runs/test_runs_in_ranks.py', 'loop/test_memory.py', 'look/test_doctor.py', 'test_layers.py',
-         'test_notebooks.py']
+         'features/test_compile.py', 'browser/test_fit.py', 'test_package.py', 'browser/test_controls.py',
+         'loop/test_programs.py', 'show/test_lr_find.py', 'save/test_resume.py', 'loop/test_no_sync.py',
+         'save/test_checkpoint.py', 'runs/test_hostile_folders.py', 'runs/test_runs_in_ranks.py',
+         'loop/test_memory.py', 'look/test_doctor.py', 'test_layers.py', 'test_notebooks.py']
 
 def pytest_collection_modifyitems(items):
     def place(o): return next((i for i, name in enumerate(FIRST) if o.path.as_posix().endswith(f'/{name}')), len(FIRST))

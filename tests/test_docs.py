@@ -27,12 +27,10 @@ def used(tree):
     ids = {o.id for o in ast.walk(tree) if isinstance(o, ast.Name)}
     return ids | {o.attr for o in ast.walk(tree) if isinstance(o, ast.Attribute)}
 
-def test_every_public_name_has_a_docstring():
+def test_every_public_name_has_a_docstring_and_is_seen_at_work():
+    "In a cell with an output; a `Confusion` is what `results.confusion()` returns there"
     constants = {'EVENTS', 'STEPS'}
     assert not [o for o in names if o not in constants and not (getattr(everything, o).__doc__ or '').strip()]
-
-def test_every_public_name_is_seen_at_work():
-    "In a cell with an output; a `Confusion` is what `results.confusion()` returns there"
     shown = {'Confusion'}.union(*(used(tree) for path in notebooks for tree in shown_code(path)))
     assert not set(names) - shown, f'no cell with an output uses {sorted(set(names) - shown)}'
 
@@ -55,14 +53,29 @@ def test_readme_is_the_front_page():
     first, = re.findall(r'```python\n(.*?)\n```', (root/'README.md').read_text(encoding='utf-8'), flags=re.S)[:1]
     assert first == re.sub(r'^#\|.*\n', '', cells(root/'nbs/index.ipynb')[0])
 
-def test_names_differ_between_modules():
-    "Names differ whatever their case, because the site links by name"
-    homes = {}
+def public():
+    "(name, object) of what all modules offer"
     for path in sorted((root/'trainer_nb').rglob('*.py')):
         if path.stem in ('__init__', '__main__', '_modidx', 'all'): continue
-        for name in import_module('.'.join(path.relative_to(root).with_suffix('').parts)).__all__:
-            homes.setdefault(name.lower(), []).append(f'{path.stem}.{name}')
-    assert not [o for o in homes.values() if len(o) > 1] and len(homes) > 200
+        module = import_module('.'.join(path.relative_to(root).with_suffix('').parts))
+        yield from ((o, getattr(module, o)) for o in module.__all__)
+
+def lacks(f):
+    "What a function lacks: names of parameters, and 'return'"
+    params = inspect.signature(f).parameters.values()
+    bare = [o.name for o in params if o.annotation is o.empty and o.name not in ('self', 'cls')]
+    return bare + ['return']*('return' not in f.__annotations__ and f.__name__ != '__init__')
+
+def test_names_differ_and_signatures_are_annotated():
+    "The site links by name, whatever its case; type checkers and completion read annotations"
+    made, lower = {}, [name.lower() for name, _ in public()]
+    assert sorted(lower) == sorted(set(lower))
+    for name, o in public():
+        members = vars(o).items() if isinstance(o, type) else [('', o)]
+        made |= {f'{name}.{k}': getattr(f, '__func__', f) for k, f in members if k[:1] != '_' or k == '__init__'}
+    made = {k: f for k, f in made.items() if inspect.isfunction(f) and f.__name__ != '<lambda>'}
+    found = {k: f for k, f in made.items() if f.__code__.co_filename.startswith(str(root))}     # not of dataclasses
+    assert len(found) > 300 and not {name: what for name, f in found.items() if (what := lacks(f))}
 
 def test_every_public_name_has_its_line_in_the_api(monkeypatch):
     "In one task, with a link and a sentence, and so has each verb of `Learner`"
@@ -87,23 +100,14 @@ def test_reference_pages_show_the_exported_source(monkeypatch):
         assert sum(inspect.getsource(f).rstrip() in o for o in folded) == 1, name
     assert not [o for o in folded if o.count('\n') < 5]
 
-def comments(f):
-    "Those beside the parameters and the end of the signature; dataclasses have no such source"
-    if not inspect.isfunction(f) or f.__code__.co_filename[0] == '<': return []
-    head = re.match(r'.*?\n *\)(?: -> [^\n]+?)?:[^\n]*', inspect.getsource(f), flags=re.S)
-    lines = re.findall(r'(?<=# ).+', head[0]) if head else []
-    return [part for o in lines for part in re.split(r'(?:^|; )raises ', o)]
-
 def test_help_has_the_comments_beside_parameters():
-    "Of public functions and of what makes a public class"
-    found = {}
-    for name in names:
-        f = getattr(everything, name)
-        f = f.__init__ if isinstance(f, type) else f
-        if said := comments(f):
-            text = ' '.join(pydoc.plain(pydoc.render_doc(f)).split())
-            found[name] = [o for o in said if ' '.join(o.split()) not in text]
-    assert len(found) > 50 and not {name: lost for name, lost in found.items() if lost}
+    "Of public functions and of what makes a public class; dataclasses have no such source"
+    made = [getattr(everything, o) for o in names]
+    made = [o.__init__ if isinstance(o, type) else o for o in made]
+    made = [o for o in made if inspect.isfunction(o) and o.__code__.co_filename[0] != '<']
+    said = [(o, re.match(r'.*?\n *\)(?: -> [^\n]+?)?:[^\n]*', inspect.getsource(o), flags=re.S)) for o in made]
+    words = [(o, re.findall(r'(?<=# )[^\W_]+', head[0])) for o, head in said if head and '# ' in head[0]]
+    assert len(words) > 50 and not [o for o, found in words for w in found if w not in pydoc.render_doc(o)]
 
 def test_completion_shows_what_a_user_needs():
     "Tab after `learn.` or `learn.history.` shows verbs and parts; nothing is hidden by hand"

@@ -19,11 +19,10 @@ import trainer_nb.features.gradients
 from common import Share, make_learner, reasons, same, stop_when, told, weights
 from test_no_sync import counted
 from trainer_nb.all import (
-    AMP, EMA, Checkpoint, Compile, Fingerprint, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, OneCycle,
+    AMP, EMA, Checkpoint, Compile, GradAccum, GradClip, GradNorm, Hook, LambdaHook, NaNGuard, OneCycle,
     TensorLoader, TrainingInterrupted, accuracy, diff, load_model
 )
-from trainer_nb.base import hashes
-from trainer_nb.base import rng_state, set_rng_state, set_seed
+from trainer_nb.base import hashes, rng_state, set_rng_state, set_seed
 
 DRY = os.environ.get('TRAINER_NB_GPU_DRY') == '1'
 DEVICE = torch.device('cpu' if DRY or not torch.cuda.is_available() else 'cuda:0')
@@ -212,29 +211,25 @@ def halves(model):
     return {'a': adamw(params[:3]), 'b': adamw(params[3:])}
 
 FITS = {
-    'plain': lambda model: {},
     'metrics': lambda model: {'metrics': [accuracy, lambda pred, targ: pred.float().square().mean(), Share()]},
     'everything': lambda model: {'metrics': [accuracy], 'hooks': [
         GradClip(1.), GradNorm(weights=True), NaNGuard(every=10**6), EMA(.9), OneCycle(.01), AMP()]},
     'clip by value, guard without fused': lambda model: {
         'optim': lambda p: torch.optim.SGD(p, lr=.01, momentum=.9),
         'hooks': [GradClip(value=.1), NaNGuard(every=10**6)]},
-    'accumulation': lambda model: {'hooks': [GradAccum(3), GradClip(1.)]},
-    'tokens': lambda model: {'train_step': by_tokens, 'metrics': [accuracy], 'hooks': [GradAccum(2)]},
+    'tokens': lambda model: {'train_step': by_tokens, 'metrics': [accuracy], 'hooks': [GradAccum(3), GradClip(1.)]},
     'two optimizers': lambda model: {'train_step': by_name, 'optim': halves(model), 'metrics': [accuracy]},
 }
-LOADERS = {'on the device': lambda n: batches(n),
-           'from the host': lambda n: TensorLoader(*data(n), bs=BS, device=DEVICE)}
-
-@pytest.mark.parametrize('key, dl', [
-    *((k, 'on the device') for k in FITS), pytest.param('everything', 'from the host', marks=on_cuda)])
-def test_nobody_waits_between_two_updates(key, dl, monkeypatch):
+@pytest.mark.parametrize('key, from_host', [
+    *((k, False) for k in FITS), pytest.param('everything', True, marks=on_cuda)])
+def test_nobody_waits_between_two_updates(key, from_host, monkeypatch):
     # the guard looks once a second, too
     monkeypatch.setattr(trainer_nb.features.gradients, 'perf_counter', lambda: 0.)
     monkeypatch.setattr('trainer_nb.loop.steps.on_host', lambda t: False)
     torch.use_deterministic_algorithms(False)
-    model, load = make(), LOADERS[dl]
-    learn = learner(model, load(N_TRAIN), load(N_VALID), **FITS[key](model))
+    model = make()
+    dls = [TensorLoader(*data(n), bs=BS, device=DEVICE) if from_host else batches(n) for n in (N_TRAIN, N_VALID)]
+    learn = learner(model, *dls, **FITS[key](model))
     learn.fit(1)
     learn.add_hook(strict := Strict(N_TRAIN, N_VALID))
     learn.fit(2)
@@ -250,11 +245,6 @@ def n_waits(f):
         f()
         torch.cuda.set_sync_debug_mode('default')       # after an error the fixture does it
     return sum('called a synchronizing' in o for o in said)
-
-def test_the_strict_hook_is_strict():
-    "One read in the middle of a pass is found"
-    learn = learner(train_dl=batches(5), hooks=[Strict(5, 0), LambdaHook(after_loss=lambda learn: learn.loss.item())])
-    with pytest.raises((RuntimeError, AssertionError), match='synchroniz|item'): learn.fit(1)
 
 def test_a_scaler_waits_once_in_a_step():
     "That is torch's: whether a step was skipped is known on the host only"
@@ -275,8 +265,7 @@ def test_fits_are_the_same_from_wherever_the_batches_come():
 
 # State
 
-@pytest.mark.parametrize('n', [30, 31], ids=['after a step', 'with accumulated gradients'])
-@pytest.mark.parametrize('where', ['here', 'elsewhere'])
+@pytest.mark.parametrize('where, n', [('here', 30), ('elsewhere', 31)])      # 31: with accumulated gradients
 def test_a_stopped_run_is_resumed_exactly(where, n, tmp_path):
     "Bit for bit with deterministic algorithms: weights, optimizer, average, the device's generator"
     def new():
@@ -326,22 +315,19 @@ def test_the_generators_of_the_device():
         set_rng_state({**state, 'cuda': state['cuda']*3})       # of a machine with more of them
         assert same(drawn(), first)
 
-def opt_state(opt): return [v.clone() for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
-
 def test_a_search_for_the_rate_leaves_nothing():
+    def state():
+        opt = [v.clone() for s in learn.opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+        rng = rng_state()
+        return [*weights(learn.model), *opt, rng['torch'], *rng.get('cuda', [])]
     learn = learner(make('conv'), TensorLoader(*data(20), bs=BS, shuffle=True, device=DEVICE),
                     hooks=[AMP(), GradClip(1.), EMA(.9)])
     learn.fit(1)
     learn.lr_find(n_steps=10)       # what libraries keep for good is there after the first one
-    before = weights(learn.model), opt_state(learn.opt), rng_state(), allocated()
-    found = learn.lr_find(n_steps=30)
-    assert len(found.losses) > 5
-    del found
-    state = rng_state()
-    assert same(weights(learn.model), before[0]) and same(opt_state(learn.opt), before[1])
-    assert torch.equal(state['torch'], before[2]['torch'])
-    assert all(map(torch.equal, state.get('cuda', []), before[2].get('cuda', [])))
-    assert allocated() <= before[3] + (0 if DEVICE.type == 'cuda' else 2**14)
+    before, held = state(), allocated()
+    assert len(learn.lr_find(n_steps=30).losses) > 5
+    assert same(state(), before)
+    assert allocated() <= held + (0 if DEVICE.type == 'cuda' else 2**14)
 
 
 # Compiled
@@ -396,14 +382,11 @@ def test_an_export_runs_on_any_device_with_any_batch(tmp_path):
 # Memory
 
 def test_200_fits_take_no_memory():
-    learn, dl = learner(make(), batches(4), batches(2), metrics=[accuracy],
-                        hooks=[AMP(), EMA(.9), NaNGuard()]), batches(4)
+    learn = learner(make(), batches(4), batches(2), metrics=[accuracy], hooks=[AMP(), EMA(.9), NaNGuard()])
     for _ in range(5): learn.fit(1)
     before = allocated()
     for _ in range(200): learn.fit(1)
     assert allocated() - before <= 200*64*8         # values of the history
-    for _ in range(20): learner(make(), dl).fit(1)
-    assert allocated() - before <= 220*64*8
 
 class Oops(Exception): pass
 
@@ -488,9 +471,7 @@ ok = ok and learn.history.epochs['valid_loss'] == plain.history.epochs['valid_lo
 if DEVICE.type == 'cuda': torch.cuda.set_device(DEVICE)
 kind = 'nccl' if DEVICE.type == 'cuda' else 'gloo'
 if not dist.is_initialized(): dist.init_process_group(kind, store=dist.HashStore(), rank=0, world_size=1)
-t = torch.ones(3, device=DEVICE)
-dist.all_reduce(t)
-ok_group = t.tolist() == [1., 1., 1.] and kind in dist.get_backend()
+ok = ok and kind in dist.get_backend()
 mesh = init_device_mesh(DEVICE.type, (1,))
 model = make()
 for m in model:
@@ -500,13 +481,13 @@ parts = fitted(learner(model, batches(12)), 2)
 full = [p.full_tensor() for p in model.parameters()]
 worst = max((a - b).abs().max().item() for a, b in zip(full, plain.model.parameters()))
 dist.destroy_process_group()
-print(json.dumps([ok, ok_group, worst, parts.state.optimizer_step]))
+print(json.dumps([ok, worst, parts.state.optimizer_step]))
 """
 
 def test_accelerate_and_fsdp2_with_one_rank():
     "Accelerate alone changes nothing; a model that torch has sharded (NCCL, one rank) trains to the same weights"
-    ok, ok_group, worst, steps = fresh(ONE_RANK)
-    assert ok and ok_group and worst < 1e-4 and steps == 24
+    ok, worst, steps = fresh(ONE_RANK)
+    assert ok and worst < 1e-4 and steps == 24
 
 def test_a_learner_on_the_host_moves():
     "As in a job that asked for a device: parameters, optimizer state and the rest of the training"
@@ -536,17 +517,16 @@ def test_a_run_after_the_device_was_used(tmp_path):
 def test_launch_after_the_device_was_used_is_refused():
     torch.zeros(1, device=DEVICE)
     learn = make_learner(mlp(), data(2))
-    with pytest.raises(RuntimeError, match='cuda is in use in this process already.*Restart the kernel'):
+    with pytest.raises(RuntimeError, match='cuda is in use.*Restart the kernel'):
         learn.launch(2, 1)
     assert not learn.history.n_steps
 
 FORK = """
 import json, os, torch
 from test_gpu import data, make_learner, mlp
-learn = make_learner(mlp(), data(2), device='cpu')
 from trainer_nb.base import has_accelerator, rng_state
-found = has_accelerator()
-rng_state()
+learn = make_learner(mlp(), data(2), device='cpu')
+found, _ = has_accelerator(), rng_state()
 pid = os.fork()
 if not pid:
     try:
@@ -561,13 +541,9 @@ def test_a_process_that_asked_for_a_device_can_be_forked():
     found, code = fresh(FORK, TRAINER_NB_GPU_DRY='1')      # without it this file asks torch itself
     assert found == torch.cuda.is_available() and code == 0
 
-def test_hashes_are_those_of_the_host_and_a_recorded_fit_is_the_same():
+def test_hashes_are_those_of_the_host_and_two_fits_are_the_same():
     g = torch.Generator().manual_seed(0)
     some = [torch.randn(n, generator=g) for n in (1, 7, 2**14 + 3, 2**23 + 1)] + [torch.arange(9) % 2 > 0]
     assert torch.equal(hashes([o.to(DEVICE) for o in some]).cpu(), hashes(some))
-    plain, watched = (learner(make(), batches(10), batches(3, 2), seed=0) for _ in range(2))
-    plain.fit(1)
-    watched.fit(1, hooks=[Fingerprint()])
-    assert same(weights(plain.model), weights(watched.model))
     found = diff(*[lambda: learner(make(), batches(10), batches(3, 2))]*2, n_batches=10)
     assert found.is_equal, found

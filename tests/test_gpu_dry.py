@@ -13,4 +13,4 @@ def test_the_tests_for_a_gpu_pass_on_the_cpu():
                          capture_output=True, text=True)
     last = out.stdout.splitlines()[-1]
     print(last)
-    assert not out.returncode and int(last.split()[0]) >= 33, out.stdout[-3000:]
+    assert not out.returncode and int(last.split()[0]) >= 30, out.stdout[-3000:]

@@ -15,7 +15,7 @@ def residual(batch, learn):
 
 def test_a_step_that_needs_gradients_is_told_that_validation_has_none():
     "As the note says, it computes them; predictions keep no graph, parameters no gradients"
-    learn = make_learner(plain_model(), batches(), batches(seed=2), train_step=residual)
+    learn = make_learner(plain_model(), batches(), VALID, train_step=residual)
     with pytest.raises(RuntimeError, match='does not require grad') as e: learn.fit(1)
     assert any('with torch.enable_grad():' in o for o in e.value.__notes__)
     learn.eval_step = torch.enable_grad()(residual)
@@ -32,7 +32,6 @@ def test_a_validation_before_validation():
     plain.fit(2)
     assert len(seen) == 2 and seen[-1] == (False, plain.validate(other)['valid_loss'])
     assert digest(learn) == digest(plain)
-    with learn.added_hooks(LambdaHook(before_valid=look)): learn.validate()     # outside of a fit, too
 
 def test_a_validation_in_a_batch_of_validation_is_refused():
     learn, seen = make_learner(valid_dl=VALID), []

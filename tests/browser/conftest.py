@@ -7,7 +7,6 @@ from browser.lab import Jupyter, left_out, missing
 PAGES = [(app, theme) for app in ('lab', 'notebook') for theme in ('light', 'dark')]
 # each app and each theme once; all four under `make soak`
 IN_TURN = [pytest.param(o, marks=[] if o in (PAGES[0], PAGES[3]) else pytest.mark.soak) for o in PAGES]
-every_page = pytest.mark.parametrize('page', IN_TURN, ids='-'.join, indirect=True)
 # what does not depend on the app: JupyterLab only; each app once under `make soak`
 lab_first = pytest.mark.parametrize('page', [PAGES[0], pytest.param(PAGES[3], marks=pytest.mark.soak)], ids='-'.join,
                                     indirect=True)

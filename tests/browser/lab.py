@@ -145,9 +145,8 @@ class Jupyter:
     def _end_server(self):
         try:
             for k in self._api('GET', 'kernels'): self._api('DELETE', f'kernels/{k["id"]}')
-            self._api('POST', 'shutdown')
         except OSError: pass
-        for end in (lambda: None, self.server.terminate, self.server.kill):
+        for end in self.server.terminate, self.server.kill:
             end()
             try: return self.server.wait(10)
             except subprocess.TimeoutExpired: pass

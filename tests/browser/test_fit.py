@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from nbconvert import HTMLExporter, MarkdownExporter
 
-from browser.conftest import IN_TURN, PAGES, every_page, lab_first
+from browser.conftest import IN_TURN, PAGES, lab_first
 from common import digest
 from fits import N_EPOCHS, start
 from shown import (check_dated, check_html, check_interrupted, check_markdown, check_notebook, check_outputs,
@@ -14,7 +14,6 @@ from shown import (check_dated, check_html, check_interrupted, check_markdown, c
 FIT = 'learn.fit(N_EPOCHS)'
 WAIT = f'learn = start(Wait(), step_s=.01)\n{FIT}'
 AGAIN = 'learn.show()', 'learn.history'
-DIGEST = 'print(digest(learn))'
 
 def check_again(page, n_rows):
     "Both ways to see an interrupted fit again, in the next two cells"
@@ -71,19 +70,15 @@ def test_left_behind(watched):
 
 GATES = '''from trainer_nb.show import display
 display.Budget = Eager
-class Gates(Hook):
-    "The first batch ends when somebody has seen a picture, the third one begins when somebody has seen it move"
-    def before_step(self, learn):
-        learn.history.n_steps == 2 and learn.training and self.wait('moved')
-    def after_backward(self, learn):
-        if not learn.history.n_steps: self.wait('drawn')
-    def wait(self, name):
-        time.sleep(.3)
-        while not Path(name).exists(): time.sleep(.01)
-learn = start(Gates())
-learn.fit(1)'''
+def wait(name):
+    time.sleep(.3)
+    while not Path(name).exists(): time.sleep(.01)
+# the first batch ends when somebody has seen a picture, the third one begins when somebody has seen it move
+gates = LambdaHook(after_backward=lambda learn: learn.history.n_steps or wait('drawn'),
+                   before_step=lambda learn: learn.history.n_steps == 2 and learn.training and wait('moved'))
+start(gates).fit(1)'''
 
-@every_page
+@lab_first
 def test_a_picture_before_the_first_batch_is_done_that_moves_with_the_second(page):
     for name in 'drawn', 'moved': (page.jupyter.root/name).unlink(missing_ok=True)
     page.cells(GATES)
@@ -120,9 +115,8 @@ def test_each_line_is_true_at_its_second_and_no_older_than_it_looks(n_epochs, pa
         time.sleep(.1)
     page.wait()
     page.run(1)
-    log, first = json.loads(page.text(1)), {}
+    log, first, seen, late = json.loads(page.text(1)), {}, set(), 0
     for t, n in log: first.setdefault(n, t)
-    spent_s, seen, late, left = log[-1][0] - log[0][0], set(), 0, []
     for look in looks:
         if not (m := LINE.match(look['line'])): continue
         epoch, n, at = int(m[1]), m[2] and int(m[2]), m[3]
@@ -132,16 +126,11 @@ def test_each_line_is_true_at_its_second_and_no_older_than_it_looks(n_epochs, pa
         assert at in true, look
         assert min(look['time'], log[-1][0]) - true[at] < 3.5, look
         assert n is None or epoch*20 <= n <= epoch*20 + 20, look
-        best = re.search(r'best .*?, epoch (\d+)', look['line'])
-        assert not best or int(best[1]) < epoch, look
         late = late + 1 if int(look.get('last') or -1) != epoch - 1 else 0    # the outputs change one after another
         assert late < 3, look
         seen.add(look['src'])
-        if m := re.search(r'(\d\d):(\d\d) left', look['line']):
-            if not left or left[-1][0] != at: left.append((at, 60*int(m[1]) + int(m[2])))
+    spent_s = log[-1][0] - log[0][0]
     assert spent_s > 5 and len(seen) >= min(spent_s, 6), (spent_s, len(seen))
-    rises = [(a, b) for a, b in zip(left[3:], left[4:]) if b[1] > a[1] + 2]
-    assert not rises, left
 
 
 # A fit that is disturbed
@@ -155,14 +144,14 @@ def saved(page):
     assert 'as of' in page.text()
 
 BEFORE = {'interrupted': lambda page: None, 'cleared': lambda page: page.clear(0), 'loaded again': saved}
-OFTEN = [*((PAGES[0], o) for o in BEFORE), (PAGES[3], 'interrupted')]       # the others in `make soak`
+OFTEN = [*product(PAGES[:1], BEFORE), (PAGES[3], 'interrupted')]       # the others in `make soak`
 
 @pytest.mark.parametrize('how, page', [
     pytest.param(how, page, marks=[] if (page, how) in OFTEN else pytest.mark.soak, id=f'{how}-{"-".join(page)}')
     for page, how in product(PAGES, BEFORE)], indirect=['page'])
 def test_interrupt(page, how):
     "What the cell holds is final, the fit can be seen again, and goes on as if nothing had happened"
-    page.cells(WAIT, *AGAIN, 'learn.resume()', DIGEST)
+    page.cells(WAIT, *AGAIN, 'learn.resume()', 'print(digest(learn))')
     page.start()
     has_rows(page)
     BEFORE[how](page)

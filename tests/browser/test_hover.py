@@ -49,20 +49,19 @@ def test_columns_over_a_picture(page, each, far):
         assert lines and abs(lines[len(lines)//2] - box['x'] - x/1000*box['width']) < 1.5, (x, lines, box)
 
 TESTS = f'''import sys; sys.path.insert(0, {str(Path(__file__).parents[1]/"show")!r})
-from test_pictures import overfit'''
+from test_pictures import overfit
+h = overfit()
+h.flags = [(50, "lr ÷ 2 → 0.05")]
+h'''
 
-def test_a_flag_is_named_where_it_stands(page):
-    "Over the triangle at batch 50, and not beside it"
-    page.cells(f'{TESTS}\nh = overfit()\nh.flags = [(50, "lr ÷ 2 → 0.05")]\nh')
+def test_a_flag_is_named_where_it_stands_and_the_switch_shows_the_other_axis(page):
+    "By mouse and by keyboard, in a saved notebook, too; where it is not trusted, picture and table are left"
+    page.cells(TESTS)
     page.run()
     page.until(DRAWN)
     texts = [point(page, (batch + 1.1)/143.2)[0] for batch in (30, 50, 70)]       # the axis begins at -1.1
     assert [o.startswith('△ lr ÷ 2 → 0.05, after batch 50') for o in texts] == [False, True, False], texts
-
-def test_the_switch_shows_the_other_axis(page):
-    "By mouse and by keyboard, in a saved notebook, too; where it is not trusted, picture and table are left"
-    page.cells(f'{TESTS}\noverfit()')
-    page.run()
+    page.page.mouse.move(2, 2)
     page.js('nb.painted')
     before = page.shot(0)
     box = page.page.locator('.tnb-switch input').last

@@ -1,4 +1,4 @@
-"""A fit, a run and a comparison in a real marimo, in headless Chromium
+"""A fit and a run in a real marimo, in headless Chromium
 
 marimo need not be in this environment: MARIMO names a Python that has it beside trainer_nb.
 
@@ -15,7 +15,7 @@ PYTHON = os.environ.get('MARIMO', sys.executable)
 SETUP = '''import time
 import marimo as mo
 import torch, torch.nn.functional as F
-from trainer_nb.all import Hook, Learner, compare, set_seed
+from trainer_nb.all import Hook, Learner, set_seed
 class Slow(Hook):
     def after_step(self, learn): time.sleep(.02)
 def make(lr=1e-2):
@@ -35,25 +35,23 @@ def missing():  # str or None
 
 class Marimo:
     "A server with one notebook, and its page; a context manager"
-    def __init__(self, tmp, browser, cells, theme='light', width=1000, command='edit'):
-        self.tmp, self.browser, self.command, self.width, self.foreign = tmp, browser, command, width, []
+    def __init__(self, tmp, browser, cells, theme, width):
+        self.tmp, self.browser, self.width, self.foreign = tmp, browser, width, []
         args = ['    '.join(('\n' + o).splitlines(True)) for o in cells]
         body = '\n\n'.join(f'@app.cell\ndef _():{o}\n    return' for o in args)
-        (self.tmp/'pyproject.toml').write_text(
+        (tmp/'pyproject.toml').write_text(
             f'[tool.marimo.display]\ntheme = "{theme}"\n[tool.marimo.runtime]\nauto_instantiate = true\n')
-        self.path = self.tmp/'page.py'
-        self.path.write_text(f'import marimo\n\napp = marimo.App()\n\n{body}\n')
+        (tmp/'page.py').write_text(f'import marimo\n\napp = marimo.App()\n\n{body}\n')
 
     def __enter__(self):
         port = free_port()
-        self.url = f'http://127.0.0.1:{port}'
-        args = ['-m', 'marimo', '-q', '-y', self.command, self.path.name, '--headless', '--no-token', '--port', port]
+        url = f'http://127.0.0.1:{port}'
+        args = ['-m', 'marimo', '-q', '-y', 'edit', 'page.py', '--headless', '--no-token', '--port', port]
         env = {**environment(self.tmp), 'MARIMO_SKIP_UPDATE_CHECK': '1'}
         self.server = serve([PYTHON, *args], self.tmp/'server.log',
-                            lambda: urllib.request.urlopen(f'{self.url}/health', timeout=5).close(),
-                            cwd=self.tmp, env=env)
-        self.page = new_page(self.browser, self.url, self.foreign, width=self.width)
-        self.page.goto(self.url)
+                            lambda: urllib.request.urlopen(f'{url}/health', timeout=5).close(), cwd=self.tmp, env=env)
+        self.page = new_page(self.browser, url, self.foreign, width=self.width)
+        self.page.goto(url)
         return self
 
     def __exit__(self, *error):
@@ -62,22 +60,22 @@ class Marimo:
         try: self.server.wait(10)
         except subprocess.TimeoutExpired: self.server.kill()
 
-    def until(self, js, arg=None): return until(self.page, js, arg)
-
     def shows(self, k, *texts):
         "Wait until the output of cell `k` has all these texts"
-        for o in texts: self.until(f'o => ({OUTPUT % k})?.innerText.includes(o)', o)
+        for o in texts: until(self.page, f'o => ({OUTPUT % k})?.innerText.includes(o)', o)
 
-    def moves(self, k, curve=SVG):
+    def moves(self, k):
         "Wait until the curve in cell `k` has changed"
-        html = f'({OUTPUT % k})?.querySelector("{curve}")?.outerHTML'
+        html = f'({OUTPUT % k})?.querySelector("{SVG}")?.outerHTML'
         old = self.page.evaluate(f'() => {html}')
-        self.until(f'o => ({html} ?? o) != o', old)
+        until(self.page, f'o => ({html} ?? o) != o', old)
+
+    def ends(self, k):
+        "Wait for the last picture in cell `k`; it stands there once"
+        until(self.page, f'() => ({OUTPUT % k}).querySelector("{FINAL}")')
+        assert self.n(k, 'img') == 1 and self.n(k, 'table') == 1
 
     def n(self, k, tag): return self.page.evaluate(f'() => ({OUTPUT % k}).querySelectorAll("{tag}").length')
-
-    def stop(self, name='a'):
-        subprocess.run([PYTHON, '-m', 'trainer_nb', 'stop', f'runs/{name}'], cwd=self.tmp, env=environment(self.tmp))
 
 @pytest.fixture(scope='module')
 def browser():
@@ -101,11 +99,11 @@ def test_run(browser, tmp_path, look):
             assert 'no update since' not in m.page.evaluate(f'() => ({OUTPUT % 3}).innerText')
             m.page.reload()
             m.moves(1)
-        finally: m.stop()
+        finally:
+            subprocess.run([PYTHON, '-m', 'trainer_nb', 'stop', 'runs/a'], cwd=tmp_path, env=environment(tmp_path))
         for k in 1, 3:
             m.shows(k, 'stopped', 'valid_loss')
-            m.until(f'() => ({OUTPUT % k}).querySelector("{FINAL}")')
-            assert m.n(k, 'img') == 1 and m.n(k, 'table') == 1
+            m.ends(k)
         assert not m.foreign
 
 @looks
@@ -113,28 +111,7 @@ def test_fit(browser, tmp_path, look):
     with Marimo(tmp_path, browser, (SETUP, 'a = make()\na.fit(30)', 'a\nb = make()\nb.fit(10**4)'), *look) as m:
         m.moves(1)
         m.shows(1, 'done: 30 epochs')
-        m.until(f'() => ({OUTPUT % 1}).querySelector("{FINAL}")')
-        assert m.n(1, 'img') == m.n(1, 'table') == 1      # not again as the last expression
+        m.ends(1)                       # not again as the last expression
         m.moves(2)
         m.page.get_by_test_id('interrupt-button').click()
         m.shows(2, 'interrupted')
-
-@looks
-def test_compare(browser, tmp_path, look):
-    start = "runs = [make(lr).start(10**3, folder=f'runs/{lr:g}') for lr in (.01, .03)]"
-    with Marimo(tmp_path, browser, (SETUP, start, 'runs\ncompare("runs/*")', 'runs\n6*7'), *look) as m:
-        try:
-            m.shows(3, '42')
-            m.moves(2)
-        finally:
-            for lr in '0.01', '0.03': m.stop(lr)
-        m.shows(2, 'stopped')
-        m.until(f'() => ({OUTPUT % 2}).querySelector("{FINAL}")')
-        for k in 1, 2: assert m.n(k, 'table') == 3 - k
-
-def test_app(browser, tmp_path):
-    with Marimo(tmp_path, browser, (SETUP, "learn = make()\nlearn.start(10**3, folder='runs/a')"), command='run') as m:
-        try:
-            m.until('() => document.body.innerText.includes("a · epoch")')
-        finally: m.stop()
-        m.until('() => document.body.innerText.includes("stopped") && document.querySelector("img[alt*=train_loss]")')

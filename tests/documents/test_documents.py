@@ -5,12 +5,9 @@ import pytest, torch, torch.nn.functional as F
 from torch import nn
 
 from common import batches, digest, make_learner, problem, record, same, stop_when, weights
-from trainer_nb.loop.columns import Accumulator
+from trainer_nb.draw import Plot
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import Metric, accuracy
-from trainer_nb.draw import Plot
-from trainer_nb.save import EarlyStopping
-from trainer_nb.loop.world import World
 
 NS = [len(y) for _, y in batches()]     # the last batch is short, and weighs less
 
@@ -22,14 +19,14 @@ def two_losses(batch, learn):
     ce, reg = F.cross_entropy(pred, y), .01*sum(p.square().sum() for p in learn.model.parameters())
     return {'loss': ce + reg, 'loss_ce': ce, 'loss_reg': reg, 'pred': pred, 'targ': y}
 
-def one_loss(batch, learn): return {k: v for k, v in two_losses(batch, learn).items() if '_' not in k}
-
 def and_also(f):
     "The step that returns two losses, and what `f(result, batch, learn)` returns"
     def step(batch, learn):
         res = two_losses(batch, learn)
         return {**res, **f(res, batch, learn)}
     return step
+
+def one_loss(batch, learn): return {k: v for k, v in two_losses(batch, learn).items() if '_' not in k}
 
 def plain_means(model, data):
     "Means over samples, of the two losses"
@@ -48,15 +45,6 @@ def made(step=two_losses, valid_dl=None, train_dl=None, model=None, **kwargs):
     return make_learner(linear() if model is None else model, train_dl or batches(), valid_dl, **options)
 
 def fitted(*args, n_epochs=1, **kwargs): return made(*args, **kwargs).fit(n_epochs)     # its history
-
-def resumed(make, folder, n):
-    "(whole fit, one that another learner resumed after `n` steps)"
-    whole, first, second = (make() for _ in range(3))
-    for o, stops in (whole, []), (first, [stop_when(lambda learn: learn.training and learn.history.n_steps == n)]):
-        o.fit(3, hooks=stops)
-    first.save(folder/'half.pt')
-    second.fit(3, resume=folder/'half.pt')
-    return whole, second
 
 def test_numbers_that_a_step_returns_are_columns():
     "With the means of a plain computation, and they change no other number"
@@ -92,9 +80,6 @@ def test_a_sum_is_divided_as_the_loss_is():
     learn.fit(1)
     with torch.no_grad(): first = (learn.model(problem()[0]) - 1).square()[:, 0].mean().item()
     assert learn.history.epochs['train_loss_first'][0] == pytest.approx(first, rel=1e-4)
-    sums = Accumulator([], 'cpu')       # an empty shard counts for nothing
-    for n in 2, 0, 4: sums.add({'loss': 3.*n}, {'part': 5*n, 'reduction': 'sum'}, n, n)
-    assert sums.means(World()) == {'valid_loss': 3, 'valid_part': 5}
 
 class Several(nn.Module):
     "Returns several losses by name, as models of Hugging Face do"
@@ -127,10 +112,8 @@ def odd(res, batch, learn):
     i = learn.state.batch_idx
     return {'loss_aux': torch.tensor(float(i))} if learn.training and i % 2 else {}
 
-sometimes = and_also(odd)
-
 def test_a_number_may_be_missing_in_a_batch():
-    h = fitted(sometimes, batches())
+    h = fitted(and_also(odd), batches())
     assert str(h.steps['train_loss_aux']) == '[nan, 1.0, nan, 3.0, nan]'
     assert h.epochs['train_loss_aux'] == [2.] and 'valid_loss_aux' not in h.epochs
     rare = and_also(lambda res, batch, learn: {} if learn.state.batch_idx else {'loss_rare': 2.})
@@ -141,11 +124,6 @@ def test_a_key_that_stops_being_a_number_is_named_once():
     norm = and_also(lambda res, batch, learn: {'norm': torch.ones(()) if learn.state.batch_idx < 2 else torch.ones(3)})
     with pytest.warns(UserWarning, match="'norm' ends here") as found: h = fitted(norm)
     assert len(found) == 1 and h.steps['train_norm'][:2] == [1, 1]
-
-def test_hooks_watch_what_a_step_returns():
-    step = and_also(lambda res, batch, learn: {'loss_up': float(learn.state.epoch)})
-    stop = EarlyStopping(2, monitor='valid_loss_up')
-    assert len(fitted(step, batches(), hooks=[stop], n_epochs=9)) == 3 and stop.best_epoch == 0
 
 def test_what_has_a_column_already_keeps_it():
     def more(res, batch, learn):
@@ -175,11 +153,6 @@ def test_a_step_that_yields_may_return_numbers():
     assert h.epochs['train_margin'] == h.epochs['valid_margin'] == [3.] and h.epochs['train_loss_d'][0] != 9
     assert 'train_loss_d' in {o.name.split(',')[0] for o in Plot().chart(h.plot_data()).panels[0].lines}
 
-@pytest.mark.parametrize('n', [2, 7])
-def test_resumed_in_another_learner(n, tmp_path):
-    whole, second = resumed(lambda: made(sometimes, batches(13, 2), metrics=[accuracy]), tmp_path, n)
-    assert digest(second) == digest(whole) and second.history.returned == whole.history.returned
-
 def test_equal_in_two_processes():
     def few(res, batch, learn):     # in some shards only
         x = batch[0]
@@ -204,19 +177,6 @@ def test_nothing_waits_for_the_device():
         counts.append(dict(seen))
     assert counts[1] == counts[2]
 
-def test_more_than_eight_are_counted_in_the_table(capsys, monkeypatch):
-    monkeypatch.setenv('COLUMNS', '999')
-    parts = and_also(lambda *args: {f'part_{i:02}': 1. for i in range(10)})
-    learn = made(parts, batches(), display='text')
-    h = learn.fit(1)
-    assert h.epochs['train_part_09'] == h.epochs['valid_part_09'] == [1.] and len(h.steps['train_part_09']) == 5
-    for text in h.text(), capsys.readouterr().out:
-        head = text.splitlines()[0]
-        assert 'train_part_05' in head and 'train_part_06' not in text and head.split('  ')[-1].strip() == '+4 more'
-    assert '+4 more' in h.html() and 'learn.history.epochs has all' in h.html()
-    learn.fit(1)
-    assert len(h.text().splitlines()) == 3 and 'nan' not in capsys.readouterr().out
-
 @pytest.mark.parametrize('sets', [False, True])
 def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     "The panel of the losses has the whole loss alone; its parts are drawn beside it, like metrics"
@@ -228,31 +188,24 @@ def test_a_part_of_another_size_does_not_flatten_the_loss(sets):
     assert {'loss_ce', 'loss_reg'} <= drawn or sets and 'not drawn' in ''.join(p.note or '' for p in beside)
 
 class Total:
-    "A metric object: how many predictions are positive, and a large state on request"
-    def __init__(self, size=1): self.size = size
-    def reset(self): self.n, self.rest = 0, torch.zeros(self.size)
+    "A metric object: how many predictions are positive; a copy must compute what is so far"
+    def reset(self): self.n = 0
     def update(self, pred, targ): self.n = self.n + (pred > 0).sum()
     def compute(self):
-        self.rest = None        # as after an end: a live line must use a copy
-        return self.n
+        n, self.n = self.n, None
+        return n
 
-def test_a_hook_prints_means_so_far():
-    "As a live line does; at a pass's end they are its values, and nobody notices"
-    live, said = [], []
-    def watch(learn):
-        live.append(learn.phase.sums.running())
-        said.append(learn.means())
-    learns = [made(valid_dl=batches(), metrics=[accuracy, Total(), Metric(Total(2**20), name='large')],
-                   hooks=[LambdaHook(after_step=o)]) for o in (lambda learn: None, watch)]
+def test_a_hook_reads_means_so_far():
+    "At a pass's end they are its values, and nobody notices"
+    said = []
+    learns = [made(valid_dl=batches(), metrics=[accuracy, Total()], hooks=[LambdaHook(after_step=o)])
+              for o in (lambda learn: None, lambda learn: said.append(learn.means()))]
     for learn in learns: h = learn.fit(1)
     assert digest(learns[0]) == digest(learns[1]) and learn.means() == {}
-    assert all([*o] == ['loss_ce', 'loss_reg', 'accuracy', 'Total'] for o in live)     # a large one is not copied
-    for found, name in (live, 'loss_ce'), ([{'loss': o.get('train_loss')} for o in said], 'loss'):
-        means = [weighted(h.steps[f'train_{name}'][:i]) for i in range(1, 6)]
-        assert [o[name] for o in found[:5]] == pytest.approx(means)
-    row = h.epoch_rows[0]
-    assert live[9]['loss_ce'] == row['valid_loss_ce'] and said[9].items() <= row.items()
-    assert {*said[1], 'train_large'} == {o for o in row if o.startswith('train_')}
+    means = [weighted(h.steps['train_loss_ce'][:i]) for i in range(1, 6)]
+    assert [o['train_loss_ce'] for o in said[:5]] == pytest.approx(means)
+    assert said[9].items() <= h.epoch_rows[0].items()
+    assert {*said[1]} == {f'train_{o}' for o in ('loss', 'loss_ce', 'loss_reg', 'accuracy', 'Total')}
 
 # a loss that is no tensor, or none at all
 
@@ -266,7 +219,8 @@ def test_a_loss_that_is_a_number():
 
 # values of one's own that survive resume
 
-def test_a_dict_of_ones_own_survives_resume(tmp_path):
+def test_resumed_in_another_learner(tmp_path):
+    "With numbers that some batches lack, and a dict of one's own"
     states = []
     def make():
         states.append(state := {'seen': 0, 'mean': torch.zeros(4), 'log': []})
@@ -275,11 +229,16 @@ def test_a_dict_of_ones_own_survives_resume(tmp_path):
                 state['seen'] += len(batch[0])
                 state['mean'] = .5*state['mean'] + .5*batch[0].mean(0)
                 state['log'].append(state['seen'])
-            return {}
-        return made(and_also(count), batches(), state=state)
-    _, learn = resumed(make, tmp_path, 7)
+            return odd(res, batch, learn)
+        return made(and_also(count), batches(13, 2), metrics=[accuracy], state=state)
+    whole, first, second = (make() for _ in range(3))
+    whole.fit(3)
+    first.fit(3, hooks=[stop_when(lambda learn: learn.training and learn.history.n_steps == 7)])
+    first.save(tmp_path/'half.pt')
+    second.fit(3, resume=tmp_path/'half.pt')
+    assert digest(second) == digest(whole) and second.history.returned == whole.history.returned
     a, b, c = states
-    with learn.dry_run() as r: r.train_batch()
+    with second.dry_run() as r: r.train_batch()
     assert b['seen'] == 24 + 10
     assert a['seen'] == c['seen'] == 72 and torch.equal(a['mean'], c['mean']) and a['log'] == c['log']
     with pytest.raises(TypeError, match='n is a int without state_dict'):

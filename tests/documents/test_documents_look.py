@@ -47,11 +47,9 @@ def test_binary_masks():
 
 def test_a_picture_without_masks_is_drawn_alone():
     x = torch.rand(4, 1, 9, 12, generator=torch.Generator().manual_seed(0))
-    for y in x, torch.arange(4):        # an autoencoder's target, class ids
-        learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(108, 4)), valid_dl=(x, y), display=False)
-        view = learn.show_batch(2, valid=True)
-        assert not view.samples[0].over and view._repr_html_().count('<img') == 2
-
+    learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(108, 4)), valid_dl=(x, torch.arange(4)), display=False)
+    view = learn.show_batch(2, valid=True)
+    assert not view.samples[0].over and view._repr_html_().count('<img') == 2
 
 def test_headline_figures_stand_beside_ours():
     "Keras's accuracies of two optimizers, and a gain of 10 to 20 times from compiled steps"

@@ -15,7 +15,7 @@ from common import Counted, reasons, record, told
 from trainer_nb.all import Checkpoint, Compile, LambdaHook
 
 NAMES = sorted(o.name for o in pkgutil.iter_modules(programs.__path__))
-IN_EXAMPLES = 'fixmatch', 'gcn', 'nano_gpt', 'reinforce', 'sam'     # pages of nbs/examples have their loops by hand
+IN_EXAMPLES = 'dcgan', 'fixmatch', 'gcn', 'nano_gpt', 'reinforce', 'sam'     # pages have their loops by hand
 
 LAUNCH = {      # what two processes refuse, and why
     'word_lm': 'cannot be divided into samples', 'gcn': 'cannot be multiplied',

@@ -1,7 +1,7 @@
 """Real training programs in a small size, each as its authors write it and with `Learner`
 
 A module has `learner(**kwargs)`, a `Learner` that trains in `N_EPOCHS` epochs; where more than `learn.model` counts,
-`result(learn)`, the modules to compare; and unless a page of `nbs/examples` has it, `plain()`, the loop by hand, which
+`result(learn)`, the modules to compare; and unless a page of `nbs` has it, `plain()`, the loop by hand, which
 returns what was trained (a module, or several) and what it told (dict: column of the history → values).
 """
 import torch
@@ -17,14 +17,10 @@ def loaders(n):
     train, valid = TensorDataset(*points(n, 1)), TensorDataset(*points(20, 2))
     return DataLoader(train, batch_size=8, shuffle=True), DataLoader(valid, batch_size=8)
 
-def evaluated(model, dl, f):
-    "What `f` returns of each batch, in evaluation mode"
-    model.eval()
-    with torch.no_grad(): return [f(batch) for batch in dl]
-
 def mean(model, dl, f):
-    "Of the sums over batches that `f` returns"
-    return sum(evaluated(model, dl, f))/len(dl.dataset)
+    "Of the sums over batches that `f` returns, in evaluation mode"
+    model.eval()
+    with torch.no_grad(): return sum(map(f, dl))/len(dl.dataset)
 
 def loop(model, train_dl, opt, loss_of, sched=None, clip=None, after=dict, n_epochs=2):
     "The loop by hand of most programs, which yields (name, value); `after` returns those of an epoch by name"

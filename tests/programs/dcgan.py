@@ -29,34 +29,6 @@ def loader():
 
 def adam(params): return torch.optim.Adam(params, lr=2e-3, betas=(.5, .999))
 
-# The loop by hand
-
-def plain():
-    torch.manual_seed(0)
-    nets, criterion, losses = networks(), nn.BCEWithLogitsLoss(), {'train_loss_d': [], 'train_loss_g': []}
-    net_d, net_g = nets['d'], nets['g']
-    opt_d, opt_g = adam(net_d.parameters()), adam(net_g.parameters())
-    dl = loader()
-    for epoch in range(N_EPOCHS):
-        for real, in dl:
-            net_d.zero_grad()
-            ones, zeros = torch.ones(len(real)), torch.zeros(len(real))
-            err_real = criterion(net_d(real), ones)
-            err_real.backward()
-            fake = net_g(torch.randn(len(real), 6, 1, 1))
-            err_fake = criterion(net_d(fake.detach()), zeros)
-            err_fake.backward()
-            opt_d.step()
-            net_g.zero_grad()
-            err_g = criterion(net_d(fake), ones)
-            err_g.backward()
-            opt_g.step()
-            losses['train_loss_d'].append((err_real + err_fake).item())
-            losses['train_loss_g'].append(err_g.item())
-    return nets, losses
-
-# With a Learner
-
 def step(batch, learn):
     real, net_d, net_g = batch[0], learn.model['d'], learn.model['g']
     ones, zeros = torch.ones(len(real)), torch.zeros(len(real))
