@@ -77,6 +77,16 @@ def test_unfreezing_is_that_by_hand_and_resumes(tmp_path):
     for learn in whole, again:
         assert same(weights(learn.model), weights(twin)) and all(p.requires_grad for p in learn.model.parameters())
 
+def test_a_search_keeps_what_is_frozen_in_evaluation_mode():
+    seen, model = [], Net()
+    model.body[4].eval()
+    def modes(learn): return [m.training for m in learn.model.modules()]
+    look = LambdaHook(before_step=lambda learn: seen.append(modes(learn)))
+    learn = start(model, hooks=[Freeze('body.4', in_eval=True), look])
+    before = modes(learn)
+    learn.lr_find(n_steps=5)
+    assert seen and all(o == before for o in [*seen, modes(learn)])
+
 def test_a_maximum_by_group():
     "Groups without one keep their rates"
     learn = start(Net(), lr={'body': 1e-4, 'head': 1e-2})
