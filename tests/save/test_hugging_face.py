@@ -1,8 +1,7 @@
 "Checkpoints of models of PEFT, and the adapter files that PEFT itself reads; a fit that resumes with data of datasets"
 import pytest, torch
-from torch.utils.data import DataLoader
 
-from trainer_nb.all import Checkpoint, LambdaHook, Learner, set_seed
+from trainer_nb.all import Checkpoint, Learner, set_seed
 
 pytestmark = pytest.mark.soak
 peft = pytest.importorskip('peft', reason='needs peft')
@@ -39,22 +38,3 @@ def test_peft_reads_the_adapter_files(base, tmp_path):
     assert torch.equal(a, b) and not torch.equal(a, load(base)(IDS).logits)
     files = {o.name: o.stat().st_size for o in (tmp_path/'adapter').iterdir()}
     assert 'adapter_config.json' in files and files['adapter_model.safetensors'] < .02*size(base)
-
-@pytest.mark.parametrize('is_stream', [False, True])
-def test_data_of_datasets_resume_in_the_middle_of_an_epoch(base, tmp_path, is_stream):
-    datasets = pytest.importorskip('datasets', reason='needs datasets')
-    data = datasets.Dataset.from_dict({'input_ids': IDS.tolist(), 'labels': IDS.tolist()}).with_format('torch')
-    if is_stream: data = data.to_iterable_dataset(num_shards=4)
-    def make(*hooks, seed=0):
-        learn = adapted(base, *hooks, seed=seed)
-        learn.train_dl = DataLoader(data, 4, shuffle=not is_stream)
-        return learn
-    def fail(learn):
-        if learn.state.optimizer_step == 11: raise RuntimeError('power failure')
-    whole = make()
-    whole.fit(2)
-    with pytest.raises(RuntimeError, match='power'):
-        make(Checkpoint(tmp_path, every=5, what='trainable'), LambdaHook(after_step=fail, name='Fails')).fit(2)
-    again = make(Checkpoint(tmp_path, every=5, what='trainable'), seed=2)
-    again.fit(2, resume=True)
-    assert again.history.steps == whole.history.steps
