@@ -23,15 +23,6 @@ def start(metrics=(), step=both, **kwargs):
 
 def of_one(): return [accuracy, Metric(Share(), name='object')]
 
-def test_a_metric_is_recorded_where_its_keys_are():
-    learn = start(of_one())
-    learn.fit(2, valid_first=True)
-    with torch.no_grad(): right = sum((learn.model.eval()(x).argmax(1) == y).sum().item() for x, y in VALID)/24
-    row, values = learn.history.epoch_rows[-1], learn.validate()
-    assert {o for o in row if o[:6] in ('train_', 'valid_')} == {'train_loss', *values}
-    assert {*values} == {'valid_loss', 'valid_accuracy', 'valid_object'} and all(v == v for v in row.values())
-    assert row['valid_accuracy'] == row['valid_object'] == pytest.approx(right)
-
 @pytest.mark.parametrize('valid_dl, n_steps', [(VALID, 5), (None, 0)])
 def test_a_key_that_no_phase_returns_is_an_error(valid_dl, n_steps):
     "At once where there is no validation, which might return it; else when that begins"
