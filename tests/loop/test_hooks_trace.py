@@ -138,6 +138,9 @@ class Oops(Exception): pass
 
 def upto(where, whole): return [p for _, p in whole[:whole.index(where) + 1]]
 
+class Wraps(Hook):
+    def model_for(self, learn, model): return torch.nn.Sequential(model)
+
 def run_raising(where, error):
     "(learner, points that were called, exception) of a fit in which a hook raises `error` once at `where`"
     log, done = [], []
@@ -149,12 +152,14 @@ def run_raising(where, error):
                 raise error
             return nxt and nxt[0]()
         return f
-    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], metrics=[Share()], hooks=[
-        lambda_hook('A', []), LambdaHook(name='Mine', **{p: at(p) for p in LIFECYCLE}), lambda_hook('B', [])])
-    caught = None
+    mine = LambdaHook(name='Mine', **{p: at(p) for p in LIFECYCLE})
+    learn = make_learner(train_dl=batches()[:2], valid_dl=batches()[:1], metrics=[Share()],
+                         hooks=[lambda_hook('A', []), mine, lambda_hook('B', []), Wraps()])
+    caught, model = None, learn.model
     try: learn.fit(1)
     except (Oops, RuntimeError) as e: caught = e
-    assert log[-1] == 'after_fit' and learn.batch is learn.loss is learn.pred is learn.result is None
+    assert log[-1] == 'after_fit' and learn.model is model
+    assert learn.batch is learn.loss is learn.pred is learn.result is None
     return learn, log, caught
 
 WHERE = [('train', o) for o in ('before_fit', 'before_epoch', *BATCH)] + VALID[:-1] + [('train', 'after_epoch')]
