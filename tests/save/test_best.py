@@ -38,11 +38,7 @@ def test_the_average_is_loaded_too_and_errors_change_nothing(tmp_path):
     assert learn.validate()['valid_loss'] == pytest.approx(min(learn.history.epochs['valid_loss']), abs=1e-6)
     (other := learner(EMA(.5), seed=5)).load_best(tmp_path/'ema')
     assert torch.equal(other.predict(X), learn.predict(X))
-    none = learner(Checkpoint(tmp_path/'none', monitor=None))
-    with pytest.raises(FileNotFoundError, match='no checkpoint'): none.load_best()
-    none.fit(1)
-    for refused, folder, words in [(none, None, 'monitor=None'), (learner(), None, 'keep_best=True'),
-                                   (learner(), tmp_path/'ema', 'average'),
+    for refused, folder, words in [(learner(), None, 'keep_best=True'), (learner(), tmp_path/'ema', 'average'),
                                    (make_learner(nn.Linear(4, 3)), tmp_path/'ema', 'different model')]:
         old = weights(refused.model)
         with pytest.raises(ValueError, match=words): refused.load_best(folder)
