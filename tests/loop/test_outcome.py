@@ -1,15 +1,12 @@
 "How a fit ended: in trouble it names what is wrong and `learn.doctor()`; a healthy one is done"
-import math, re, sys
-from pathlib import Path
+import math, re
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import healthy_fits
 from trainer_nb.all import Hook, Learner
-
-sys.path.append(str(Path(__file__).parents[1]/'save'))
-import healthy_fits     # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings('ignore')
 
