@@ -1,12 +1,13 @@
 """What a checkpoint holds is data: nothing in it is executed, no path leads out of its folder, and what is damaged is
 found before it is used"""
-import json, os, pickle, random
+import json, os, pickle, random, time
+from multiprocessing import get_context
 
 import pytest, torch
 
 from common import make_learner, same, told, weights
 from trainer_nb.all import Checkpoint
-from trainer_nb.save.files import BadCheckpoint, Folder
+from trainer_nb.save.files import BadCheckpoint, Folder, Lock
 
 def saved(folder, n_epochs=1):
     "The newest checkpoint of a folder, and the learner that wrote it"
@@ -84,3 +85,17 @@ def test_a_damaged_manifest_is_left_out(tmp_path):
     for o in tmp_path.glob('*.json'): o.write_text('{}')
     with told(), pytest.raises(BadCheckpoint, match='none of the 2 checkpoints'):       # no fresh start
         make_learner(hooks=[Checkpoint(tmp_path)]).fit(1, resume=True)
+
+def test_a_forked_process_does_not_keep_the_lock_of_its_parent(tmp_path):
+    "As the workers of a killed training live on for seconds"
+    def live():
+        begun.set()
+        time.sleep(60)
+    lock, begun = Lock(tmp_path), get_context('fork').Event()
+    lock.acquire()
+    child = get_context('fork').Process(target=live)
+    child.start()
+    assert begun.wait(60)
+    lock.release()
+    Lock(tmp_path).acquire()
+    child.kill()
