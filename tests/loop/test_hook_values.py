@@ -51,7 +51,6 @@ def test_a_chosen_model_is_that_of_its_pass():
     assert seen == {(True, False), (False, True)} and learn.model is not other and is_plain(learn)
 
 @pytest.mark.parametrize('point, f, error, message, note', [
-    ('do_step', lambda learn, nxt: nxt(None), TypeError, r'1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
     ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'loss is a NoneType', 'hook Mine passed on'),
     ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'require grad', 'hook Mine passed on'),
     ('do_step', lambda learn, nxt: None, TypeError, r'do_step of Mine.*call nxt\(\)', ''),
