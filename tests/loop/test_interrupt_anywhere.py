@@ -166,6 +166,14 @@ def test_interrupts_at_any_bytecode_leave_nothing_behind(name, n, n_seconds, tmp
             learn = make(tmp_path/str(len(found)))
     assert not found and n_hits > 3*n, (found, n_hits)
 
+def test_a_second_interrupt_does_not_part_an_epoch_from_its_row():
+    learn = make_learner(train_dl=batches()[:1])
+    begin, *places = [p for p in walk(lambda: learn.fit(1)) if p[0].co_name == '_close_epoch']
+    for place in places[::7]:
+        with Injector((begin, 1), (place, 1)), pytest.raises(KeyboardInterrupt): learn.fit(1)
+        learn.fit(1)
+        assert learn.history.epochs['epoch'] == list(range(learn.state.epoch)), place
+
 def test_a_pass_leaves_interrupts_to_a_handler_of_ones_own():
     "Somebody else's, or that of another learner whose fit makes the pass"
     learn, got = make_learner(valid_dl=batches()[:2]), []
