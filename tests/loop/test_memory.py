@@ -9,8 +9,6 @@ from common import batches, make_learner
 from trainer_nb.loop.hooks import LambdaHook
 from trainer_nb.loop.metrics import accuracy
 
-# Growth
-
 def tensors():
     gc.collect()
     return [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
@@ -69,12 +67,9 @@ def alive(refs):
     gc.collect()
     return [i for i, r in enumerate(refs) if r() is not None]
 
-class FailingModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
+class FailingModel(nn.Linear):
     def forward(self, x):
-        h = self.linear(x)
+        h = super().forward(x)
         raise Oops
 
 def failing_generator(batch, learn):
@@ -91,7 +86,7 @@ ENDS = {    # how a fit ends: what the learner gets
     'stop': lambda: dict(hooks=[LambdaHook(after_step=stop)]),
     'hook': lambda: dict(hooks=[LambdaHook(do_opt_step=fail)]),
     'hook in validation': lambda: dict(hooks=[LambdaHook(after_pred=fail_in_validation)]),
-    'model': lambda: dict(model=FailingModel()),
+    'model': lambda: dict(model=FailingModel(4, 3)),
     'generator': lambda: dict(train_step=failing_generator, optim={'0': torch.optim.SGD}),
     'metric': lambda: dict(metrics=[fail]),
 }
