@@ -120,7 +120,7 @@ IN_FIT = {
         on({'input': X, 'file': X, 'labels': Y}, model=partial(nn.Linear, 4, 3)), 'by name .*file', 'leave out'),
     'a step that takes the learner first': (with_step(learner_first), "attribute 'model'", r'step\(batch, learn\)'),
     'too many features': (on(torch.cat([X, X], 1), Y), 'inputs have 8 features', 'in_features'),
-    'more inputs than the model takes': (on(X, X, Y), 'last entry of a batch is its target', 'write a train_step'),
+    'more inputs than the model takes': (on(X, X, Y), 'last entry of a batch', 'write a train_step'),
     'pictures of PIL': ({**IMAGES, 'train_dl': Rows(lambda i: (Image.new('RGB', (8, 8)), 0))}, 'PIL images',
                         'ToTensor'),
     'images of several sizes': ({**IMAGES, 'train_dl': Rows(lambda i: (torch.randn(3, 8 + i, 8), 0))},
