@@ -49,8 +49,6 @@ def test_history_that_nobody_reads_holds_a_number_for_each_batch():
     # a view and its base
     assert sum(o.untyped_storage().nbytes() for o in new) <= 2*4*250 and not any(o.requires_grad for o in new)
 
-# What a fit leaves
-
 class Oops(Exception): pass
 
 class Fresh:

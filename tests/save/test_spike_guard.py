@@ -118,6 +118,7 @@ def test_as_if_it_had_never_come(way, tmp_path):
     guarded, never = learners
     assert digest(guarded) == digest(never) and guarded.state == never.state and logs[0] == logs[1]
     assert len(guarded.spikes) == without.n > 3
+    if kwargs: assert {*guarded.spikes[0]} > {'loss_a', 'loss_b', 'grad_norm_a', 'grad_norm_b'}
 
 @pytest.mark.parametrize('action, at', [('skip', 51), ('skip', 172), ('note', 51), *(
     pytest.param('skip', o, marks=pytest.mark.soak) for o in (49, 52, 60, 95, 119, 121))])
