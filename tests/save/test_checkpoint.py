@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import digest, make_learner, problem, same, shuffled, stop_at, told, weights
-from trainer_nb.all import Checkpoint, LambdaHook, accuracy
+from trainer_nb.all import Checkpoint, Hook, LambdaHook, accuracy
 from trainer_nb.save.files import Folder, read_checkpoint
 
 
@@ -252,3 +252,10 @@ def test_an_interrupt_while_saving_is_a_keyboard_interrupt(tmp_path):
         finally: sys.settrace(old)
         if len(seen) < n: break
     assert n > 300 and not list(tmp_path.glob('.*')) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+def test_what_no_checkpoint_can_hold_ends_the_fit_after_its_first_batch(tmp_path):
+    class Held(Hook):
+        def state_dict(self): return {'of': [self]}
+    learn = make_learner(hooks=[Held(), Checkpoint(tmp_path)])
+    with pytest.raises(TypeError, match="'of'.*Held.* state_dict"): learn.fit(2)
+    assert learn.state.optimizer_step == 1
