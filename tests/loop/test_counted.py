@@ -1,6 +1,4 @@
-"What a batch weighs, what is a list of samples, and which steps a person may write: against plain loops"
-import functools
-from collections import namedtuple
+"What a batch weighs, and what is a list of samples: against plain loops"
 
 import pytest, torch, torch.nn.functional as F
 from torch import nn
@@ -65,16 +63,3 @@ def test_samples_are_a_data_set(data, targ):
     assert learn.validate()['valid_loss'] == pytest.approx(loss) and len(learn.valid_dl) == 5
     learn.fit(1)
     assert learn.state.samples_seen == 40
-
-def decorated(f):
-    @functools.wraps(f)
-    def wrapper(*args): return f(*args)
-    return wrapper
-
-def test_a_decorated_step_named_tuples_and_a_column_of_integers():
-    def step(batch, learn):
-        return {'loss': F.mse_loss(learn.model(batch.x), batch.y), 'n_large': (batch.x.sum(1) > 0).sum()}
-    learn, plain = make([namedtuple('Batch', 'x y')(*o) for o in loader()], train_step=decorated(step)), make(loader())
-    for o in learn, plain: o.fit(1)
-    assert learn.history.steps['train_loss'] == plain.history.steps['train_loss']
-    assert learn.history.steps['train_n_large'] == [(a.sum(1) > 0).sum().item() for a, _ in loader()]

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 import pytest, torch, torch.nn.functional as F
 from torch import nn
 
-from common import batches, make_learner, make_model, plain_loop, record, same, sgd, shuffled, weights
+from common import make_learner, make_model, plain_loop, record, same, sgd, shuffled, weights
 from trainer_nb.loop.hooks import Hook
-from trainer_nb.loop.metrics import accuracy
 from trainer_nb.loop.optim import ParamGroups
 
 def check_equal(make=make_model, named=lambda dl: dl, loss_of=None, plain_opt=sgd, **kwargs):
@@ -66,16 +65,3 @@ def test_the_seed_counts_and_not_what_was_drawn_before():
         learn.fit(1)
         return record(learn)
     assert run(0) == run(3)
-
-def test_validations_in_mid_epoch_change_no_number():
-    def run(**kwargs):
-        torch.manual_seed(0)
-        learn = make_learner(valid_dl=batches(seed=2), metrics=[accuracy])
-        learn.fit(3, **kwargs)
-        return learn
-    learn, plain = run(valid_every=7), run()
-    assert record(learn)['epochs'] == record(plain)['epochs'] and learn.history.steps == plain.history.steps
-    assert same(weights(learn.model), weights(plain.model))
-    valids = learn.history.valids
-    assert valids['step'] == [5, 7, 10, 14, 15]
-    assert [valids['valid_loss'][i] for i in (0, 2, 4)] == plain.history.valids['valid_loss']

@@ -3,7 +3,7 @@ import pytest, torch
 import torch.nn.functional as F
 
 from common import batches, make_learner, plain_loop, plain_model, same, weights
-from trainer_nb.all import CancelStep, Hook, LambdaHook
+from trainer_nb.all import Hook, LambdaHook
 
 def sgd(params): return torch.optim.SGD(params, lr=.1)
 
@@ -50,20 +50,7 @@ def test_a_chosen_model_is_that_of_its_pass():
     learn = fitted(Chooses(other, training=False), Looks(), valid_dl=batches()[:1])
     assert seen == {(True, False), (False, True)} and learn.model is not other and is_plain(learn)
 
-@pytest.mark.parametrize('error', [RuntimeError, CancelStep, KeyboardInterrupt])
-def test_the_users_model_is_back_after_an_error_in_the_step(error):
-    other, seen = plain_model(), []
-    def step(batch, learn):
-        seen.append(learn.model is other)
-        raise error
-    learn = make_learner(plain_model(), batches()[:1], optim=sgd, train_step=step)
-    model, at_end = learn.model, LambdaHook(after_fit=lambda learn: seen.append(learn.model is model))
-    try: learn.fit(1, hooks=[Chooses(other), at_end])
-    except (RuntimeError, KeyboardInterrupt): pass
-    assert seen == [True, True] and learn.model is model
-
 @pytest.mark.parametrize('point, f, error, message, note', [
-    ('do_step', lambda learn, nxt: nxt(None), TypeError, r'1 value: expected nxt\(\)', 'hook Mine, `do_step`'),
     ('do_backward', lambda learn, nxt: nxt(None), TypeError, 'loss is a NoneType', 'hook Mine passed on'),
     ('do_backward', lambda learn, nxt, loss: nxt(loss.detach()), ValueError, 'require grad', 'hook Mine passed on'),
     ('do_step', lambda learn, nxt: None, TypeError, r'do_step of Mine.*call nxt\(\)', ''),
@@ -71,11 +58,3 @@ def test_the_users_model_is_back_after_an_error_in_the_step(error):
 def test_wrong_values_say_who_passed_them_on(point, f, error, message, note):
     with pytest.raises(error, match=message) as e: fitted(LambdaHook(name='Mine', **{point: f}))
     assert note in '\n'.join(e.value.__notes__)
-
-def test_a_model_set_in_a_step_is_refused():
-    "The pass has its model already; a hook chooses another one by `model_for`"
-    def swap(learn, nxt): learn.model = plain_model()
-    learn = make_learner()
-    model = learn.model
-    with pytest.raises(RuntimeError, match='def model_for'): learn.fit(1, hooks=[LambdaHook(do_step=swap)])
-    assert learn.model is model

@@ -8,7 +8,7 @@ import inspect, math, random
 from functools import partial
 from types import SimpleNamespace
 
-import numpy, pytest, torch, torch.nn.functional as F
+import numpy, pytest, torch
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LinearLR, StepLR
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from common import weights
 from programs import evaluated, loop, mean, said
-from trainer_nb.all import GradClip, Learner, LRScheduler, accuracy
+from trainer_nb.all import Learner, LRScheduler, accuracy
 
 pytestmark = pytest.mark.soak
 TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
@@ -49,37 +49,6 @@ def transformers():
     def ours(model, train_dl, valid_dl):
         return Learner(model, train_dl, valid_dl, optim=partial(AdamW, lr=5e-3), metrics=accuracy,
                        hooks=LRScheduler(lambda opt, n: get_scheduler('linear', opt, 0, n))), 2
-    return model, loaders, plain, ours
-
-def diffusers():
-    "https://huggingface.co/docs/diffusers/tutorials/basic_training"
-    from diffusers import DDPMScheduler, UNet2DModel
-    from diffusers.optimization import get_cosine_schedule_with_warmup
-    def model():
-        down, up = ('DownBlock2D', 'AttnDownBlock2D'), ('AttnUpBlock2D', 'UpBlock2D')
-        return UNet2DModel(16, layers_per_block=1, norm_num_groups=4, attention_head_dim=4, block_out_channels=(8, 16),
-                           down_block_types=down, up_block_types=up)
-    def loaders(): return split([{'images': x*2 - 1} for x in rand(24, 3, 16, 16)])
-
-    def plain(model, train_dl, valid_dl):
-        noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
-        optimizer = AdamW(model.parameters(), lr=1e-3)
-        def loss_of(batch):
-            noise = torch.randn(batch['images'].shape)
-            timesteps = torch.randint(0, noise_scheduler.config.num_train_timesteps, (len(noise),))
-            noisy_images = noise_scheduler.add_noise(batch['images'], noise, timesteps)
-            return F.mse_loss(model(noisy_images, timesteps, return_dict=False)[0], noise)
-        lr_scheduler = get_cosine_schedule_with_warmup(optimizer, 2, 2*len(train_dl))
-        return loop(model, train_dl, optimizer, loss_of, lr_scheduler, clip=1.)
-
-    def ours(model, train_dl, valid_dl):
-        noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
-        def step(batch, learn):
-            noise, timesteps = torch.randn_like(batch['images']), torch.randint(0, 1000, (len(batch['images']),))
-            pred = learn.model(noise_scheduler.add_noise(batch['images'], noise, timesteps), timesteps).sample
-            return {'loss': F.mse_loss(pred, noise), 'pred': pred, 'targ': noise}
-        return Learner(model, train_dl, train_step=step, optim=partial(AdamW, lr=1e-3), hooks=[
-            GradClip(1.), LRScheduler(lambda opt, n: get_cosine_schedule_with_warmup(opt, 2, n))]), 2
     return model, loaders, plain, ours
 
 def torchvision():

@@ -43,16 +43,3 @@ def test_metrics_and_results(targets, make):
     assert f'{want:.1%}' in repr(results.report())
     shown = repr(results.show(2))
     assert 'predicted' in shown and 'tensor' not in shown
-
-@pytest.mark.parametrize('ignored', [0, 255])
-def test_the_target_that_the_loss_ignores_does_not_count(ignored):
-    set_seed(0)
-    x, y = torch.randn(16, 4, 6, 6), torch.randint(1, 5, (16, 6, 6))
-    y[:, :2] = ignored
-    learn = Learner(nn.Conv2d(4, 5, 1), (x, y), (x, y), bs=6, metrics=accuracy, display=False, device='cpu',
-                    loss_fn=nn.CrossEntropyLoss(ignore_index=ignored))
-    learn.fit(1)
-    with torch.no_grad(): want = (learn.model(x).argmax(1) == y)[:, 2:].float().mean()
-    assert learn.history.epoch_rows[-1]['valid_accuracy'] == pytest.approx(want.item())
-    assert learn.results().confusion().counts.sum() == 16*24
-    assert not any('ignored' in o for o in learn.history.epochs)

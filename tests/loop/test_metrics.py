@@ -85,13 +85,15 @@ def test_what_is_no_mean_is_the_same_in_each_epoch():
 class PerToken(nn.Linear):
     def forward(self, x): return super().forward(x).transpose(1, 2)
 
-def test_accuracy_counts_each_target_once():
+@pytest.mark.parametrize('ignored', [-100, 255])
+def test_accuracy_counts_each_target_once(ignored):
     "Tokens, not sequences, and not those that the loss ignores"
     dl = [(torch.randn(2, n, 4), torch.randint(-2, 3, (2, n))) for n in (3, 900, 2, 5000)]
-    dl = [(x, y.masked_fill(y < 0, -100)) for x, y in dl]
-    learn = make_learner(PerToken(4, 3), dl, dl, optim=still, metrics=[accuracy])
+    dl = [(x, y.masked_fill(y < 0, ignored)) for x, y in dl]
+    learn = make_learner(PerToken(4, 3), dl, dl, optim=still, metrics=[accuracy],
+                         loss_fn=nn.CrossEntropyLoss(ignore_index=ignored))
     learn.fit(1)
-    right = torch.cat([(learn.model(x).argmax(1) == y)[y >= 0] for x, y in dl]).double().mean().item()
+    right = torch.cat([(learn.model(x).argmax(1) == y)[y != ignored] for x, y in dl]).double().mean().item()
     row = learn.history.epoch_rows[0]
     assert row['train_accuracy'] == pytest.approx(right, abs=1e-6) == row['valid_accuracy']
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np, pandas as pd, pytest, torch, torch.nn.functional as F
 from PIL import Image
-from sklearn.metrics import f1_score
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from common import formatter, problem, same, told
 from trainer_nb.all import LambdaHook, Learner
@@ -25,9 +25,6 @@ class Recurrent(nn.Module):
 
 class Elsewhere(nn.Linear):
     def forward(self, x): return super().forward(x) + torch.zeros(1, device='meta')
-
-class Silent(nn.Linear):
-    def forward(self, x): super().forward(x)
 
 class Listed(nn.Module):
     def __init__(self):
@@ -54,11 +51,9 @@ class Ends(nn.Module):
     def forward(self, x): return self.f(self.layer(x)).squeeze(1)
 
 def ends(f): return nn.Sequential(net(), f)
-def flat(): return nn.Sequential(net(1), nn.Flatten(0))
 def of_images(): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
 
 def nothing(pred, targ): pass
-def table(pred, targ): return pred
 def mae(pred, targ): return (pred - targ).abs().mean()
 def to_numpy(pred, targ): return float(pred.bfloat16().detach().numpy().mean())
 
@@ -69,24 +64,30 @@ def a_step(batch, learn):
 def batch_as_input(batch, learn): return {'loss': learn.model(batch).sum()}
 def learner_first(learn, batch): return {'loss': learn.model(batch[0]).sum()}
 
-def with_backward(batch, learn, is_kept=False):
+def with_backward(batch, learn):
     res = a_step(batch, learn)
-    res['loss'].backward(retain_graph=is_kept)
-    if not is_kept: learn.opt.zero_grad()
+    res['loss'].backward(retain_graph=True)
     return res
+
+def yields(*names):
+    def step(batch, learn):
+        res = a_step(batch, learn)
+        for name in names: yield name, res['loss']
+        return res
+    return step
 
 def on(*data, model=net, **kwargs):
     "Arguments of a learner of this data, or of the usual one"
     return dict(train_dl=data or (X, Y), model=model, **kwargs)
 
-def with_step(step): return on(train_step=step, loss_fn=None)
+def with_step(step, **kwargs): return on(train_step=step, loss_fn=None, **kwargs)
 
 def learner(kwargs):
     options = {'loss_fn': F.cross_entropy, 'display': False, 'bs': 6, **kwargs}
-    model = options.pop('model')
-    return Learner(model if model is nn.Flatten else model(), **options)
+    return Learner(options.pop('model')(), **options)
 
 IMAGES = on(torch.randn(24, 3, 8, 8), Y, model=of_images)
+BY_NAME = {'0': torch.optim.SGD}
 STEP_LR = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=.1), 1)
 
 # what is wrong: arguments of the learner whose `fit` fails, patterns of the message and its notes
@@ -94,18 +95,11 @@ IN_FIT = {
     'a metric of two shapes': (
         on(X, R, model=partial(net, 1), metrics=[mae], loss_fn=lambda pred, targ: F.mse_loss(pred.squeeze(-1), targ)),
         r'\(6, 1\).*\(6,\) are broadcast', r'pred\.squeeze\(-1\)', 'metric `mae`'),
-    'one output, two targets': (on(X, X[:, :2], model=partial(net, 1), loss_fn=F.mse_loss),
-                                'one output.*with 2 targets', r'y\[\.\.\., :1\]'),
-    'a cross entropy of numbers': (on(X, R, model=flat), 'one number for each', 'binary_cross_entropy_with_logits'),
     'a metric that returns nothing': (on(metrics=[nothing]), 'metric `nothing`.*NoneType', 'expected a number'),
-    'a metric that returns a table': (on(metrics=[table]), r'metric `table`.*\(6, 3\)', 'expected a number'),
     'class targets in a column': (on(X, Y[:, None]), r'targets have shape \(6, 1\)', r'y\.squeeze\(1\)'),
     'one-hot class targets of ints': (on(X, F.one_hot(Y, 3)), r'targets have shape \(6, 3\)', r'y\.argmax\(1\)'),
-    'a column against a row': (on(X, R[:, None], model=flat, loss_fn=nn.MSELoss()),
-                               r'\(6,\).*\(6, 1\) are broadcast', r'y\.squeeze\(-1\)'),
     'a row for a binary loss': (on(X, R, model=partial(net, 1), loss_fn=nn.BCEWithLogitsLoss()),
                                 r'shape \(6, 1\), and the targets \(6,\)', 'y.reshape'),
-    'more outputs than targets': (on(X, R, model=partial(net, 2), loss_fn=F.mse_loss), 'as many', 'targets, 1'),
     'a batch of one tensor': (on(X), 'a tuple of 1', r'for an autoencoder \(x, x\)'),
     'a step that passes its batch on': (with_step(batch_as_input), 'a tuple of 2, unpack it', r'x, \*others = batch'),
     'texts as labels': (on(*[(x, 'cat') for x in X]), "targets are texts such as 'cat'", r'sorted\(set\(labels\)\)'),
@@ -124,50 +118,43 @@ IN_FIT = {
     'one sample for BatchNorm': (on(X[:1], Y[:1], model=lambda: ends(nn.BatchNorm1d(3))), 'two samples', 'drop_last'),
     'an entry that forward does not take': (
         on({'input': X, 'file': X, 'labels': Y}, model=partial(nn.Linear, 4, 3)), 'by name .*file', 'leave out'),
-    'negative class ids': (on(X, Y - 1), 'from -1 to 1', r'number the classes from 0\n'),
     'a step that takes the learner first': (with_step(learner_first), "attribute 'model'", r'step\(batch, learn\)'),
     'too many features': (on(torch.cat([X, X], 1), Y), 'inputs have 8 features', 'in_features'),
-    'more inputs than the model takes': (on(X, X, Y), 'last entry of a batch is its target', 'write a train_step'),
+    'more inputs than the model takes': (on(X, X, Y), 'last entry of a batch', 'write a train_step'),
     'pictures of PIL': ({**IMAGES, 'train_dl': Rows(lambda i: (Image.new('RGB', (8, 8)), 0))}, 'PIL images',
                         'ToTensor'),
     'images of several sizes': ({**IMAGES, 'train_dl': Rows(lambda i: (torch.randn(3, 8 + i, 8), 0))},
                                 'several sizes', 'Resize.*collate_fn'),
     'bfloat16 for NumPy': (on(metrics=[to_numpy]), 'NumPy has no bfloat16', r'pred\.float\(\)'),
-    'x and y swapped': (on(Y, X), r'takes the targets.*not the inputs', 'are x and y swapped'),
     'nothing that trains': (on(model=lambda: Listed().requires_grad_(False)), 'no trainable', r'nn\.ModuleList'),
-    'logits for probabilities': (on(X, R[:, None], model=partial(net, 1), loss_fn=nn.BCELoss()),
-                                 'predictions are logits', r'F\.binary_cross_entropy_with_logits'),
-    'a forward without return': (on(model=partial(Silent, 4, 3)), 'the model returned None', 'with a return'),
     'a loss without return': (on(loss_fn=nothing), "without 'loss', or loss_fn None"),
-    'a step that calls backward': (with_step(with_backward), 'the step called backward', r'without loss\.backward'),
+    'a step without a dict': (with_step(lambda batch, learn: learn.model(batch[0]).mean()), 'returned a Tensor',
+                              "dict with at least 'loss'"),
+    'a loss for no optimizer': (with_step(yields('1'), optim=BY_NAME), "optimizer '1'; there are '0'"),
+    'a loss twice': (with_step(yields(), optim=BY_NAME), "returns a 'loss'", 'leave'),
+    'a loader that is used up': ({**on(), 'train_dl': iter(())}, 'train_dl', 'used up'),
+    'fewer samples than a batch': (
+        {**on(), 'valid_dl': DataLoader(TensorDataset(X, Y), 25, drop_last=True)}, 'valid_dl is empty', 'drop_last'),
     'a batch without labels': (on({'input': X}), 'no `labels` for loss_fn', 'or write a train_step'),
 }
 
 # what the learner itself refuses
 AT_ONCE = {
-    'a metric class': (on(metrics=[nn.CrossEntropyLoss]), 'metric <class .*CrossEntropyLoss', 'an instance'),
-    'a function of scikit-learn': (on(metrics=[f1_score]), 'of scikit-learn', r'Metric\(f1_score, whole=True\)'),
-    'pairs of pictures': ({**on(), 'train_dl': [(torch.zeros(3, 8, 8),)*2]*5}, 'batch_size=64', 'batch_size=None'),
-    'a name of a loss': (on(loss_fn='mse'), "loss_fn is 'mse'", r'nn\.MSELoss\(\)'),
-    'a model class': (on(model=nn.Flatten), 'model is the class Flatten', r'pass Flatten\(\.\.\.\)'),
     'text in a data frame': (on(pd.DataFrame({'a': [1.], 'kind': ['x']}), pd.Series([0])), "'kind'", 'get_dummies'),
     'a tensor alone': ({**on(), 'train_dl': X}, 'no loader', r'a tuple, \(inputs, targets\)'),
     'other lengths': (on(X, Y[:5]), r'\[24, 5\]', 'must agree'),
     'a scheduler as a hook': (on(hooks=[STEP_LR]), 'is not a hook', r'LRScheduler\(lambda opt: StepLR'),
     'lists of arrays and labels': (on([*X.numpy()], Y.tolist()), 'read as 2 batches', r'np\.stack\(x\)'),
-    'a name of a hook': (on(hooks='EarlyStopping'), 'is not a hook', r'hooks=\[EarlyStopping\(\)\]'),
     'an array of texts': (on(X, np.array(['cat']*24)), 'holds texts such as .*cat', 'np.unique'),
 }
 
 # what other cells refuse
 CELLS = {
-    'fit(epochs=)': (on(), 'learn.fit(epochs=3)', 'no argument `epochs`', 'n_epochs'),
-    '.fine_tune': (on(), 'learn.fine_tune(3)', "no attribute 'fine_tune'", r'learn\.fit'),
+    'no validation set': (on(), 'learn.validate()', 'no valid_dl'),
     'one image': (IMAGES, 'learn.predict(torch.zeros(3, 8, 8))', 'without a dimension for samples', r'x\[None\]'),
     'one image with a step': (
         {**IMAGES, 'loss_fn': None, 'train_step': a_step}, 'learn.predict(torch.zeros(3, 8, 8))',
         r'def predict_step\(batch, learn\)', r'predict\(x\[None\]\)'),
-    'history[name]': (on(), "learn.history['valid_loss']", r"learn\.history\.epochs\['valid_loss'\]"),
 }
 
 MISTAKES = {**{k: (a, 'learn.fit(1)', *b) for k, (a, *b) in IN_FIT.items()},
@@ -176,7 +163,7 @@ MISTAKES = {**{k: (a, 'learn.fit(1)', *b) for k, (a, *b) in IN_FIT.items()},
 def state(learn):
     "What must not change"
     return ([p.detach().clone() for p in learn.model.parameters()], copy.copy(learn.state), learn.history.n_steps,
-            [*learn.hooks], str(learn.opt.state_dict()))
+            [*learn.hooks], str([o.state_dict() for o in learn.opts.values()]))
 
 def run(code, **names):
     "The exception of a cell"
@@ -213,7 +200,7 @@ WARNED = {
                      'Leave out the sigmoid'),
     'nll of logits': (on(loss_fn=NLL), r'log-probabilities.*F\.cross_entropy for logits'),
     'a layer in a list': (on(model=Listed), r'outside the model.*nn\.ModuleList'),
-    'a graph that is kept': (with_step(partial(with_backward, is_kept=True)), 'gradients before the first backward'),
+    'a graph that is kept': (with_step(with_backward), 'gradients before the first backward'),
     'right, log_softmax': (on(model=lambda: ends(nn.LogSoftmax(1)), loss_fn=NLL), None),
     'right, logits': (on(X, R, model=lambda: Ends(nn.ReLU()), loss_fn=BCE), None),
     'right, a gate': (on(X, R, model=lambda: Ends(lambda x: x.sigmoid()*x), loss_fn=BCE), None),

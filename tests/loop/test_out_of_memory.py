@@ -1,5 +1,5 @@
 "Too little memory ends a fit with an error, and is free again; the last checkpoint goes on"
-import ctypes, gc, sys, traceback, weakref
+import gc, traceback, weakref
 
 import pytest, torch
 from torch import nn
@@ -47,40 +47,30 @@ def test_the_last_checkpoint_goes_on(tmp_path, event, error):
     assert digest(learn) == digest(whole)
     learn.fit(1)
 
-class Wide(nn.Module):
-    "Activations of 16 MiB, of which weak references tell"
-    def __init__(self):
-        super().__init__()
-        self.lin, self.how, self.refs = nn.Linear(4, 2**14), 'no', []
+class Watched(nn.Linear):
+    "Keeps weak references to its activations"
+    how, refs = 'no', []
     def forward(self, x):
-        h = self.lin(x.repeat(1000, 1)[:256])
-        wide = h.relu()
+        wide = super().forward(x).relu()
         more = {'a': wide.tanh()}
-        self.refs += [weakref.ref(o) for o in (h, wide, more['a'])]
+        self.refs.extend(weakref.ref(o) for o in (wide, more['a']))
         if self.how == 'forward': no_memory()
         if self.how == 'backward': wide.register_hook(lambda g: no_memory())
-        return (wide + more['a'])[:len(x), :3]
+        return wide + more['a']
 
-def resident():  # bytes, without those that the allocator of the C library keeps for later
-    try: ctypes.CDLL('libc.so.6').malloc_trim(0)
-    except (OSError, AttributeError): pytest.skip('needs glibc')
-    with open('/proc/self/statm') as f: return int(f.read().split()[1])*4096
-
-@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='reads /proc')
 @pytest.mark.parametrize('how, verb', [
     ('forward', lambda learn: learn.fit(1)), ('backward', lambda learn: learn.fit(1)),
     ('forward', lambda learn: learn.validate()), ('forward', lambda learn: learn.lr_find())])
 def test_the_memory_is_free_while_the_error_is_kept(how, verb):
-    "As a notebook keeps its last error. References, tensors and the process itself tell"
-    learn, errors = make_learner(Wide(), batches(), batches(), optim=lambda p: torch.optim.SGD(p, lr=0.)), []
+    "As a notebook keeps its last error"
+    learn, errors = make_learner(Watched(4, 3), batches(), batches(), optim=lambda p: torch.optim.SGD(p, lr=0.)), []
     learn.fit(1)
     learn.model.refs.clear()
     gc.collect()
-    before, learn.model.how = resident(), how
+    learn.model.how = how
     for _ in range(3):
         with pytest.raises(RuntimeError, match='memory') as e: verb(learn)
         errors.append(e.value)
         assert 'What helps' in notes(e)
     assert learn.model.refs and not any(r() is not None for r in learn.model.refs)
-    assert resident() - before < 36*2**20, 'of 3 × 48 MiB'
     assert any(o.name in ('fit', 'validate', 'lr_find') for o in traceback.extract_tb(errors[0].full_traceback))

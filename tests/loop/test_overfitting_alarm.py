@@ -31,36 +31,24 @@ def curve(n, noise=.1):
     x = torch.rand(n, 2)*4 - 2
     return x, (torch.sin(2*x[:, :1])*x[:, 1:] + noise*torch.randn(n, 1))
 
-def blobs(n, spread=1., flip=0., d=8):
+def blobs(n, spread=1., flip=0.):
     y = torch.randint(4, (n,))
-    x = torch.eye(4, d)[y]*2 + spread*torch.randn(n, d)
+    x = torch.eye(4, 8)[y]*2 + spread*torch.randn(n, 8)
     return x, torch.where(torch.rand(n) < flip, torch.randint(4, (n,)), y)
-
-def pictures(n, noise):
-    y = torch.randint(4, (n,))
-    x = noise*torch.randn(n, 1, 8, 8)
-    for k, (i, j) in enumerate([(0, 0), (0, 4), (4, 0), (4, 4)]): x[y == k, :, i:i + 4, j:j + 4] += 1
-    return x, y
-
-def cnn(c):
-    return nn.Sequential(nn.Conv2d(1, c, 3, 2, 1), nn.BatchNorm2d(c), nn.ReLU(), nn.Flatten(), nn.Linear(16*c, 4))
 
 HEALTHY = {     # much data for the model, or a model too small to learn rows by heart
     'flipped labels': lambda: alarms(nn.Linear(8, 4), blobs(1500, flip=.4), F.cross_entropy, lr=.01),
     'small validation set': lambda: alarms(mlp(8, 8, 4), blobs(1500), F.cross_entropy, valid=32),
     'curve without noise': lambda: alarms(mlp(2, 32, 32, 1), curve(2000, 0.), F.mse_loss, lr=.01),
-    'separable': lambda: alarms(mlp(8, 16, 4), blobs(1500, spread=.2), F.cross_entropy, lr=.01),
     'high rate': lambda: alarms(mlp(2, 32, 1), curve(2000), F.mse_loss, lr=.2, optim=torch.optim.SGD),
     'dropout': lambda: alarms(mlp(8, 64, 4, p=.5), blobs(800, spread=1.5), F.cross_entropy, lr=1e-3),
-    'one cycle': lambda: alarms(cnn(4), pictures(1200, 1.), F.cross_entropy, hooks=[OneCycle(.02)],
-                                optim=torch.optim.SGD),
+    'one cycle': lambda: alarms(mlp(8, 16, 4), blobs(1500), F.cross_entropy, hooks=[OneCycle(.02)]),
     'average': lambda: alarms(mlp(2, 32, 1), curve(2000), F.mse_loss, hooks=[EMA(.98)], lr=.01),
 }
 
 OVERFIT = {     # little data, noisy, for a big model
     'curve': lambda: alarms(mlp(2, 256, 256, 1), curve(256 + 24, .5), F.mse_loss, n_epochs=80),
     'flipped labels': lambda: alarms(mlp(8, 256, 256, 4), blobs(256 + 100, flip=.4), F.cross_entropy),
-    'pictures': lambda: alarms(cnn(64), pictures(256 + 40, 2.), F.cross_entropy),
 }
 
 def found(kinds, n):

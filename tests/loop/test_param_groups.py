@@ -5,7 +5,7 @@ import pytest, torch
 from torch import nn
 
 from common import make_learner, plain_loop, problem, same, weights
-from trainer_nb.all import Freeze, LambdaHook, ParamGroups, set_seed
+from trainer_nb.all import Freeze, LambdaHook, set_seed
 
 
 class Net(nn.Module):
@@ -19,24 +19,11 @@ def start(model, **kwargs):
     set_seed(0)
     return make_learner(model, train_dl=problem(), bs=8, **kwargs)
 
-def by_name(net):
-    return [dict(params=net.body.parameters(), lr=1e-2), dict(params=net.head.parameters(), lr=.1)]
-
-def by_kind(net):
-    b, h = net.body, net.head
-    return [dict(params=[b[0].weight, b[3].weight], lr=1e-2, weight_decay=.3),
-            dict(params=[b[0].bias, *b[1].parameters(), b[3].bias, *b[4].parameters()], lr=1e-2, weight_decay=0.),
-            dict(params=[h.weight], lr=.1, weight_decay=.3), dict(params=[h.bias], lr=.1, weight_decay=0.)]
-
-RATES = {'bo*': 1e-2, '*': .1}
-
-@pytest.mark.parametrize('kwargs, by_hand', [
-    (dict(lr=RATES), by_name), (dict(optim=ParamGroups(RATES, decay_norms=False, weight_decay=.3)), by_kind)],
-    ids=['rates', 'norms'])
-def test_groups_are_those_made_by_hand(kwargs, by_hand):
+def test_groups_are_those_made_by_hand():
     model = Net()
     twin = copy.deepcopy(model)
-    learn, other = start(model, **kwargs), start(twin, optim=torch.optim.AdamW(by_hand(twin)))
+    by_hand = dict(params=twin.body.parameters(), lr=1e-2), dict(params=twin.head.parameters(), lr=.1)
+    learn, other = start(model, lr={'bo*': 1e-2, '*': .1}), start(twin, optim=torch.optim.AdamW(by_hand))
     for o in learn, other:
         set_seed(0)
         o.fit(3)
@@ -76,6 +63,16 @@ def test_unfreezing_is_that_by_hand_and_resumes(tmp_path):
     plain_loop(twin, torch.optim.SGD(twin.parameters(), lr=.1), data, 4)
     for learn in whole, again:
         assert same(weights(learn.model), weights(twin)) and all(p.requires_grad for p in learn.model.parameters())
+
+def test_a_search_keeps_what_is_frozen_in_evaluation_mode():
+    seen, model = [], Net()
+    model.body[4].eval()
+    def modes(learn): return [m.training for m in learn.model.modules()]
+    look = LambdaHook(before_step=lambda learn: seen.append(modes(learn)))
+    learn = start(model, hooks=[Freeze('body.4', in_eval=True), look])
+    before = modes(learn)
+    learn.lr_find(n_steps=5)
+    assert seen and all(o == before for o in [*seen, modes(learn)])
 
 def test_a_maximum_by_group():
     "Groups without one keep their rates"

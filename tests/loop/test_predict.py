@@ -95,23 +95,6 @@ def test_what_predict_cannot_take(data, words):
     with pytest.raises(TypeError) as e: make_learner(TwoInputs(4, 3)).predict(*data)
     assert re.search(words, '\n'.join([str(e.value), *getattr(e.value, '__notes__', ())]))
 
-def test_own_steps_take_whole_batches_or_a_predict_step():
-    "Which the error shows written for this learner"
-    x, y = problem()
-    def step(batch, learn):
-        pred = learn.model(2*batch['x']).softmax(1)
-        yield '', F.nll_loss(pred.log(), batch['label'])
-        return {'pred': pred, 'targ': batch['label']}
-    data = {'x': x, 'label': y}
-    learn = make_learner(None, [data], train_step=step, bs=8)
-    pred, targ = learn.predict(data, with_targs=True)
-    assert torch.equal(targ, y) and torch.allclose(pred, learn(2*x).softmax(1), atol=1e-6)
-    with pytest.raises(KeyError) as e: learn.predict({'x': x})
-    notes = '\n'.join(e.value.__notes__)
-    assert "def predict_step(batch, learn): return learn.model(batch['x'])\n" in notes and 'predict_step=' in notes
-    learn.predict_step = lambda batch, learn: learn.model(batch['x'])       # as the note has it
-    assert torch.allclose(learn.predict({'x': x}), learn(x), atol=1e-6)
-
 def test_a_predict_step():
     "Gets batches as they are; it may be a method"
     x, y = problem()

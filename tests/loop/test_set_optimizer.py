@@ -44,6 +44,8 @@ def test_wrong_ones_are_refused_and_nothing_changes():
     with pytest.raises(ValueError, match='empty dict'): learn.opts = {}
     def swap(learn): learn.opt = sgd(learn.model.parameters())
     with pytest.raises(RuntimeError, match='between two fits'): learn.fit(1, hooks=[LambdaHook(after_step=swap)])
+    def swap_model(learn, nxt): learn.model = make_model()
+    with pytest.raises(RuntimeError, match='def model_for'): learn.fit(1, hooks=[LambdaHook(do_step=swap_model)])
     assert learn.opt is before and learn.opts == {'': before}
     learn.model = make_model()
     with pytest.raises(ValueError, match='not parameters of the model'): learn.fit(1)

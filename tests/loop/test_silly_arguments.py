@@ -48,18 +48,12 @@ def test_arguments_that_make_no_sense(name, capsys):
     call, fine = CALLS[name]
     assert {o for o in SILLY if not refuses(call, SILLY[o])} == set(fine.split())
 
-def test_rates_that_a_schedule_cannot_mean():
-    "They are seen before a step is made with them"
-    for hook in Schedule(lambda pos: math.nan if pos else 1.), Schedule(None, lambda pos: -1., lr_max=.1):
-        learn = make_learner(train_dl=batches()[:3], hooks=[hook])
-        with pytest.raises(ValueError, match='expected a'): learn.fit(1)
-        assert learn.state.optimizer_step <= 1 and all(p.isfinite().all() for p in learn.model.parameters())
-
-def test_saving_inside_a_batch_is_refused(tmp_path):
+def test_saving_and_fitting_inside_a_batch_are_refused(tmp_path):
     "The state would hold half of it; a request is met after the batch"
     seen = []
     def save(learn, *nxt):
         with pytest.raises(RuntimeError, match='inside a batch.*learn.request'): learn.save(tmp_path/'a')
+        with pytest.raises(RuntimeError, match='in a fit already'): learn.fit(1)
         seen.append(learn.training)
         return nxt and nxt[0]()
     learn = make_learner(train_dl=batches()[:1], valid_dl=batches()[:1])

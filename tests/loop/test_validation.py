@@ -41,24 +41,25 @@ def test_after_valid_comes_when_the_values_are_known(fit, batch):
     ends = [o['valid_loss'] for o in seen if o['batch'] in learn.history.ends]
     assert learn.history.epochs['valid_loss'] == ends
 
-def test_validation_before_the_first_step(tmp_path):
-    "The values of the untouched model, at batch 0; training is the same as without; loggers and the bar count it"
+def test_validations_before_the_first_step_and_in_mid_epoch_change_no_number(tmp_path):
+    "The values of the untouched model, at batch 0; loggers and the bar count it"
     learn, plain, shares = start(JSONLLogger(tmp_path/'log'), display='tty'), start(), []
     untouched = loss_of(learn.model)
     bar = LambdaHook(ord=101, after_fit=lambda learn: shares.append(learn.display.pace.share))
     plain.fit(2)
-    learn.fit(2, valid_first=True, hooks=[bar])
+    learn.fit(2, valid_first=True, valid_every=3, hooks=[bar])
     assert same(weights(learn.model), weights(plain.model)) and shares == [1.]
     ours, theirs = (record(o) | {'valids': None} for o in (learn, plain))
     assert ours == theirs
     learn.fit(1, valid_first=True)
     valids = learn.history.valids
-    assert valids['batch'] == valids['step'] == [0, 5, 10, 10, 15] and valids['epoch'] == [0, 0, 1, 2, 2]
+    assert valids['batch'] == valids['step'] == [0, 3, 5, 6, 9, 10, 10, 15]
+    assert valids['epoch'] == [0, 0, 0, 1, 1, 1, 2, 2]
     assert valids['valid_loss'][0] == pytest.approx(untouched, rel=1e-6)
-    assert valids['valid_loss'][3] == pytest.approx(valids['valid_loss'][2])
+    assert valids['valid_loss'][6] == pytest.approx(valids['valid_loss'][5])
     log = [json.loads(o) for o in (tmp_path/'log').read_text().splitlines()]
     assert [(o['kind'], o['batch']) for o in log][:2] == [('valid', 0), ('step', 1)]
-    assert sum(o['kind'] == 'valid' for o in log) == 5
+    assert sum(o['kind'] == 'valid' for o in log) == 8
 
 def test_a_fit_that_was_stopped_at_after_valid_resumes(tmp_path):
     "No pass is made twice, and none is lost: of the first one, and of one in mid-epoch"

@@ -4,7 +4,6 @@ from functools import partial
 import numpy as np, pytest, torch, torch.nn.functional as F
 from scipy.special import softmax
 from sklearn import metrics as sk
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import check_resume, make_learner, make_model, problem, stop_when
@@ -90,12 +89,3 @@ def test_two_processes():
     names = [o for o in alone.history.epochs if o not in ('lr', 'time_s')]
     assert {'train_auc', 'valid_f1/c'} <= {*names}
     for name in names: assert both.history.epochs[name] == pytest.approx(alone.history.epochs[name], rel=1e-6), name
-
-def test_regressions_of_whole_numbers():
-    targ, scores = (X[:, :1]*9).round().int(), [sk.r2_score, sk.mean_absolute_error, sk.max_error]
-    def loss_fn(pred, targ): return F.mse_loss(pred, targ.float())
-    learn = make_learner(nn.Linear(4, 1), (X, targ), (X, targ), loss_fn=loss_fn,
-                         metrics=[Metric(f, whole=True) for f in scores])
-    learn.fit(1)
-    pred, row = learn.predict(X), learn.history.epoch_rows[0]
-    for f in scores: assert row[f'valid_{f.__name__}'] == pytest.approx(f(targ, pred))

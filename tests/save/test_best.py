@@ -38,11 +38,7 @@ def test_the_average_is_loaded_too_and_errors_change_nothing(tmp_path):
     assert learn.validate()['valid_loss'] == pytest.approx(min(learn.history.epochs['valid_loss']), abs=1e-6)
     (other := learner(EMA(.5), seed=5)).load_best(tmp_path/'ema')
     assert torch.equal(other.predict(X), learn.predict(X))
-    none = learner(Checkpoint(tmp_path/'none', monitor=None))
-    with pytest.raises(FileNotFoundError, match='no checkpoint'): none.load_best()
-    none.fit(1)
-    for refused, folder, words in [(none, None, 'monitor=None'), (learner(), None, 'keep_best=True'),
-                                   (learner(), tmp_path/'ema', 'average'),
+    for refused, folder, words in [(learner(), None, 'keep_best=True'), (learner(), tmp_path/'ema', 'average'),
                                    (make_learner(nn.Linear(4, 3)), tmp_path/'ema', 'different model')]:
         old = weights(refused.model)
         with pytest.raises(ValueError, match=words): refused.load_best(folder)
@@ -96,6 +92,8 @@ def test_each_validation_is_judged(ends, tmp_path, capsys):
     h = learn.history
     assert len(each) == (6 if ends == 'error' else 8) and h.latest.kept['valid_loss'] == loss
     assert 'best in epoch 0, after batch 10' in capsys.readouterr().out
+    learn.load_best()
+    assert same(weights(learn.model), best)     # of its own file
     if ends == 'error': return
     # no row of the table has its value
     assert h.marked() is None and '*' not in repr(h) and '<b>' not in h.html()
@@ -116,3 +114,13 @@ def test_patience_counts_from_the_best_validation(there, here, epochs, tmp_path,
     assert len(learn.history) == epochs and stop.is_over and stop.best_row['batch'] == 10
     said = capsys.readouterr().out.splitlines()[-1]
     assert f'after epoch {epochs - 1} of 50: valid_loss' in said and f'(patience {here})' in said
+
+def test_which_checkpoints_are_rated(tmp_path):
+    "A column of epochs alone rates none of the validations inside; a validation of earlier weights rates no epoch"
+    of_epochs = Checkpoint(tmp_path/'a', monitor='train_loss', every=7, keep=99, mode='max')
+    learn, of_valids = falling(of_epochs), Checkpoint(tmp_path/'b', keep=99)
+    learn.fit(2, valid_every=5)
+    rated = [(o['epoch'], o['metric']) for o in of_epochs.folder.manifests() if o['metric'] is not None]
+    assert rated == [*enumerate(learn.history.epochs['train_loss'], 1)]
+    falling(of_valids).fit(2, valid_every=15, valid_every_epochs=2)
+    assert [o['metric'] is None for o in of_valids.folder.manifests() if not o['in_epoch']] == [True, False]

@@ -90,16 +90,6 @@ def seeded(train_dl=shuffled, valid_dl=None, seed=0, **kwargs):
     torch.manual_seed(seed)
     return make_learner(train_dl=train_dl(), valid_dl=valid_dl and valid_dl(), seed=7, metrics=[accuracy], **kwargs)
 
-def test_a_stateful_loader_resumes_in_mid_epoch(tmp_path):
-    cls = pytest.importorskip('torchdata.stateful_dataloader').StatefulDataLoader
-    def loader(): return cls(TensorDataset(*problem()), 5, shuffle=True, num_workers=2)
-    def make(seed=0): return seeded(loader, seed=seed)
-    (whole := make()).fit(2)
-    make().fit(2, hooks=[stop_at(3), Checkpoint(tmp_path)])
-    other = make(1)
-    with pytest.warns(UserWarning, match='StatefulDataLoader with 2 workers'): other.fit(2, resume=tmp_path)
-    assert digest(other) == digest(whole)
-
 # What is put where
 
 def measured(*values):
@@ -171,14 +161,11 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path):
     seeded(valid_dl=shuffled).fit(2, hooks=[stop_at(7), Checkpoint(tmp_path/'a')])
     (tmp_path/'empty').mkdir()
     in_order = DataLoader(TensorDataset(*problem()), batch_size=5)
-    def backwards(params): return torch.optim.AdamW([*params][::-1])
     for make, folder, words in [
             (lambda: seeded(lambda: shuffled(30), shuffled), 'a', 'samples 24 there, 30 here'),
-            (lambda: seeded(lambda: shuffled(bs=6), shuffled), 'a', 'bs 5 there, 6 here'),
             (lambda: seeded(lambda: in_order, shuffled), 'a', 'RandomSampler there, SequentialSampler here'),
             (lambda: make_learner(nn.Linear(4, 3)), 'a', '0.weight is .8, 4. there and missing here'),
-            (lambda: make_learner(optim=torch.optim.SGD), 'a', 'AdamW .*there and .*SGD'),
-            (lambda: make_learner(optim=backwards), 'a', 'in another order'), (make_learner, 'a', 'accuracy'),
+            (make_learner, 'a', 'accuracy'),
             (make_learner, 'empty', 'empty'), (make_learner, 'none', 'none')]:
         def rest(): return len(learn.history), learn.state.optimizer_step, len(learn.opt.state)
         learn = make()

@@ -1,4 +1,4 @@
-"What a checkpoint holds besides weights, what it leaves out, and which validation it was judged by"
+"What a checkpoint holds besides weights, and what it leaves out"
 import random
 
 import numpy as np
@@ -105,38 +105,3 @@ def test_only_what_trains_is_saved_and_resumes_bit_for_bit(tmp_path):
         load(loaded := make(), tmp_path/'some')
         assert same(weights(loaded.model), weights(whole.model))
     with pytest.raises(ValueError, match="'all' or 'trainable'"): Checkpoint(tmp_path, what='adapter')
-
-# Which validation
-
-def rising(folder, monitor='valid_loss', **kwargs):
-    "Good for ten steps, then worse and worse"
-    def step(batch, learn):
-        loss = nn.functional.cross_entropy(learn.model(batch[0]), batch[1])
-        return {'loss': loss if not learn.training or learn.state.optimizer_step < 10 else -loss}
-    hook = Checkpoint(folder, monitor=monitor, **kwargs)
-    return make_learner(nn.Linear(4, 3), batches()*8, batches(), train_step=step, lr=.1, optim=torch.optim.SGD,
-                        hooks=[hook]), hook.folder
-
-def test_each_validation_is_judged_and_the_best_one_saved_there(tmp_path):
-    (learn, folder), seen = rising(tmp_path, every=1000, keep=1), []
-    learn.fit(max_steps=60, valid_every=5, hooks=[LambdaHook(after_valid=lambda o: seen.append(weights(o.model)))])
-    losses = learn.history.valids['valid_loss']
-    best = losses.index(min(losses))
-    assert 0 < best < len(losses) - 2 and learn.history.valid_rows[best]['step'] % 40
-    found = folder.manifests()
-    assert [(o['step'], o['metric']) for o in found] == [
-        (learn.history.valid_rows[best]['step'], min(losses)), (60, losses[-1])]
-    learn.load_best()
-    (again := rising(tmp_path)[0]).load(tmp_path/found[0]['file'])
-    for o in learn, again: assert same(weights(o.model), seen[best])
-    assert learn.validate()['valid_loss'] == pytest.approx(min(losses)) and 'valid' not in again.position
-
-def test_what_rates_an_epoch(tmp_path):
-    "A column of epochs alone rates none of the validations inside; a validation of earlier weights rates no epoch"
-    learn, folder = rising(tmp_path/'a', 'train_loss', every=7, keep=99, mode='max')
-    learn.fit(2, valid_every=5)
-    rated = [(o['epoch'], o['metric']) for o in folder.manifests() if o['metric'] is not None]
-    assert rated == [*enumerate(learn.history.epochs['train_loss'], 1)]
-    learn, folder = rising(tmp_path/'b', keep=99)
-    learn.fit(2, valid_every=15, valid_every_epochs=2)
-    assert [o['metric'] is None for o in folder.manifests() if not o['in_epoch']] == [True, False]

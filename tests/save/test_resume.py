@@ -48,7 +48,8 @@ EXACT = {
     'no batches': lambda: DataLoader(TensorDataset(*(o.unsqueeze(1) for o in problem())), None, shuffle=True),
     'weighted': lambda: DataLoader(Noisy(*problem()), 5, sampler=WeightedRandomSampler(torch.arange(1., 25), 24)),
     'seeded': lambda: SeededLoader(Noisy(*problem()), 5, shuffle=True, num_workers=0)}
-LOADERS = {**EXACT, 'drawn': Drawn, 'unsized': lambda: Unsized(batches()),
+LOADERS = {**EXACT, 'worker': lambda: DataLoader(Noisy(*problem()), 5, shuffle=True, num_workers=1), 'drawn': Drawn,
+           'unsized': lambda: Unsized(batches()),
            'stream': lambda: DataLoader(Stream(batches()), batch_size=None)}
 OPTIMIZERS = {
     'momentum': lambda p: SGD(p, lr=.05, momentum=.9), 'AdamW': lambda p: AdamW(p, lr=.01),
