@@ -26,7 +26,7 @@ def test_private_names_are_used_on_tested_versions_alone(monkeypatch):
         assert again.ONLY_PUBLIC is not expected, version
 
 @pytest.mark.parametrize('optim, hooks', [
-    ('LBFGS', list), ('SGD', lambda: [NaNGuard(), AMP()]),
+    ('SGD', lambda: [NaNGuard(), AMP()]),
     ('AdamW', lambda: [GradClip(.1), EMA(.9, warmup=False), GradAccum(2), GradNorm()])])
 def test_a_fit_on_public_names_alone(optim, hooks, monkeypatch):
     def fitted():
@@ -47,15 +47,14 @@ class Fails(SGD):
         return super()._init_group(*args)
 
 @pytest.mark.skipif(private.ONLY_PUBLIC, reason='no test has seen this version of torch')
-@pytest.mark.parametrize('is_differentiable', [False, True])
-def test_a_step_without_the_wrapper_leaves_what_the_whole_step_leaves(is_differentiable):
+def test_a_step_without_the_wrapper_leaves_what_the_whole_step_leaves():
     "A version of torch may use private names if this holds"
     def left_by(step):
         p, seen = torch.arange(1., 4, requires_grad=True), []
-        opt = Fails([p], momentum=.9, differentiable=is_differentiable)
+        opt = Fails([p], momentum=.9)
         assert Fails.step.__code__ is private._WRAPPER
         for i in range(3):
-            p.grad = None if is_differentiable else torch.full_like(p, .3 + i)
+            p.grad = torch.full_like(p, .3 + i)
             with torch.set_grad_enabled(i != 1):
                 try: step(opt)
                 except ArithmeticError: seen.append('failed')
