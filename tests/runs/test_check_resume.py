@@ -41,9 +41,6 @@ class Shuffled(Sampler):
     def __iter__(self): return iter(self.rng.permutation(N).tolist())
     def __len__(self): return N
 
-class Ordered(Shuffled):
-    def set_epoch(self, epoch): self.rng = np.random.default_rng(epoch)
-
 class Again(Shuffled):
     "Shuffles the order of the pass before, which nobody saves"
     def __iter__(self):
@@ -123,7 +120,6 @@ HEALTHY = {
     'own position': lambda: make(Positioned(Data(), 6)),
     'global numpy in workers': lambda: make(loader(Data(numpy), shuffle=True, num_workers=2)),
     'own numbers in workers': lambda: make(loader(Data(Noise()), num_workers=2)),
-    'sampler with set_epoch': lambda: make(loader(sampler=Ordered(np.random.default_rng(0)))),
     'guards': lambda: make(hooks=[NaNGuard(), SpikeGuard(action='skip'), EarlyStopping(None), LRScheduler(
         lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), step='metric')]),
     'samples': lambda: make(hooks=[Samples(lambda learn: learn.model(torch.ones(2, 4)))]),

@@ -157,33 +157,19 @@ def test_steps_are_known_of_validations_and_a_chart_without_them_is_by_batch(tmp
         assert c.sources[0].history.steps == learn.history.steps
     (other := learner_with()).valid_dl = None
     other.fit(1)
-    assert compare(other).values[0]['best train_loss'] == other.history.epochs['train_loss'][0]
     c = compare({'a': learn, 'b': other})
     assert c.axis == 'batch' and max(o.xs[-1] for o in c.chart().panels[0].lines if o.xs) == 36 and not c.notes()
     c = compare({'a': learn, 'b': other}, x='step')
     assert c.notes() == ['without loss by optimizer step: b'] and 'b' not in {o.end for o in c.chart().panels[0].lines}
-
-def watched(what, seen):
-    "A live cell of a comparison, which has drawn it once in the cell `seen`"
-    view = LiveCell('comparison', result=compare(what))
-    view.redraw()
-    assert len(seen) == 3 and seen.n_messages == 3
-    return view
-
-def ended(view, cell):
-    "The same, once all is over, though no further drawing is ever due"
-    ticks, view.budget.next = [], float('inf')
-    view.wait = lambda s: ticks.append(s) or len(ticks) > 9
-    view._watch()
-    assert not ticks and view.error is None and not view.result.is_live
-    return [o['text/html'] for o in cell]
 
 def test_live_without_widgets(tmp_path, cell):
     """It is drawn when there is news, and picture and table are left once all runs are over, however soon. What is
     stored meanwhile can be read later, without a kernel or a script"""
     make_run(tmp_path/'a', made(1))
     b = make_run(tmp_path/'b', made(2), state='running')
-    view = watched(tmp_path, cell)
+    view = LiveCell('comparison', result=compare(tmp_path))
+    view.redraw()
+    assert len(cell) == cell.n_messages == 3
     assert {o['run']: o['status'] for o in view.result.values} == {'a': 'done', 'b': 'running'}
     view.step()
     assert cell.n_messages == 3         # nothing was new
@@ -195,7 +181,11 @@ def test_live_without_widgets(tmp_path, cell):
     assert '<svg' not in picture and 'src="data:image/' in picture
     assert re.search(r'no update since \d{4}-', line + picture + table)
     b.write('status.json', {'state': 'failed', **now_here()})
-    line, picture, table = ended(view, cell)
+    ticks, view.budget.next = [], float('inf')      # no further drawing is ever due
+    view.wait = lambda s: ticks.append(s) or len(ticks) > 9
+    view._watch()
+    line, picture, table = (o['text/html'] for o in cell)
+    assert not ticks and view.error is None and not view.result.is_live
     assert '<img' in picture and 'image/png' in cell[1] and cell[2]['text/plain'].startswith('run')
     assert not re.search('live|as of|no update', line)
 
@@ -207,14 +197,3 @@ def test_the_first_seconds(tmp_path):
     assert 'no values yet' in found.title() and found.chart() is None
     append(folders[9], '{"kind": "step", "batch": 1, "train_loss": 0.5}')
     assert found.update() and {o.end or o.name for o in found.chart().panels[0].lines} == {'r9', 'train_loss, smoothed'}
-
-def test_a_comparison_that_began_in_a_fit_shows_how_it_ended(cell):
-    views, learn = [], learner_with()
-    def look(learn):
-        if not views: views.append(watched({'a': learn}, cell))
-        learn.stop()
-    learn.fit(2, hooks=[LambdaHook(after_step=look)])
-    assert [o['status'] for o in views[0].result.values] == ['still training'] and views[0].result.is_live
-    ended(views[0], cell)
-    row, = views[0].result.values
-    assert row['status'].startswith('stopped') and row['batches'] == learn.history.n_steps

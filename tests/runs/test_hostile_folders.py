@@ -171,7 +171,8 @@ LINES = [*(f'{{"kind": "{kind}", "batch": 301, "epoch": V, "step": V, "time_s": 
 
 @pytest.mark.parametrize('v', [HUGE, '-1e308', '[]', '1' + '0'*15, '-1', '"x"', 'null'], ids=range(7))
 def test_a_damaged_record_can_be_looked_at(v, tmp_path, capsys):
-    folder = make_run(tmp_path/'a', made(1), first_row='x', first_batch=[], versions=[], settings='s', parent=5)
+    parent = {'path': 5, 'batch': v, 'name': '\x1b', 'differs': [{}]}
+    folder = make_run(tmp_path/'a', made(1), first_row='x', first_batch=[], versions=[], settings='s', parent=parent)
     append(folder, *(o.replace('V', v) for o in LINES))
     damaged = {'rate': 'x', 'end_epoch': '\x1b', 'batch': [], 'valid_idx': {}, 'end': 'e', 'epoch': {}, 'position': 5}
     for state, status in ('running', damaged), ('done', {}), ('failed', damaged):

@@ -3,9 +3,8 @@ from contextlib import chdir
 
 import pytest, torch
 
-from trainer_nb.all import EMA, Checkpoint, GradClip, OneCycle, attach, runs
+from trainer_nb.all import EMA, Checkpoint, GradClip, OneCycle, runs
 from common import Slow, until
-from test_compare import made, make_run
 from test_runs import check_equal, kill, started, stop, trainer
 
 N = 3       # epochs, of 16 batches
@@ -83,11 +82,3 @@ def test_of_a_run_that_trains(tmp_path, monkeypatch):
     stop(fork)
     assert fork.history.steps['lr'][info_of(fork)['batch']] == .5 and fork.history.steps['lr'][-1] == .25
     stop(run)
-
-@pytest.mark.parametrize('info', [{'path': '../gone', 'batch': 3}, [],
-                                  {'path': 5, 'batch': -1, 'name': '<script>', 'differs': [{}]}])
-def test_a_parent_that_is_gone_or_lies(info, tmp_path):
-    "Viewing reads numbers only, and shows what there is"
-    run = attach(make_run(tmp_path/'a', made(1), parent=info).path)
-    assert run.status == 'done' and run.history.n_steps == 300
-    assert not info or run.branch.text(run.history) and '<script>' not in run.branch.path.name

@@ -137,8 +137,3 @@ def test_torchrun(n_agents, tmp_path):
     run._is_taken = False
     run.wait(300)
     check_same(learn, reference)
-
-def test_more_than_there_are(monkeypatch):
-    monkeypatch.setattr('trainer_nb.parallel.accelerate.has_accelerator', lambda: True)
-    with pytest.raises(ValueError, match='n_procs is 64'): make().start(1, n_procs=64)
-    assert not make().get_hook(Accelerate, None)
