@@ -272,7 +272,7 @@ def test_kill_and_resume(n, killed, tmp_path, undisturbed):
     if n == 2:
         learn.launch(2, N, resume=True)
         return check_same(learn, undisturbed)
-    said = 'saved by 2 processes.* world of {}'.format
+    said = 'by 2 processes.* world of {}'.format
     with pytest.warns(UserWarning, match=said(n)): learn.launch(n, N, resume=True)
     assert learn.state.epoch == N and len(learn.history.steps['train_loss']) == N*6
     with pytest.raises(ValueError, match=said(1)): noisy().load(killed/newest['file'])

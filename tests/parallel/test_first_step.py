@@ -27,7 +27,7 @@ def test_a_sum_is_refused(given):
     assert all(map(torch.equal, before, weights(learn.model))) and not learn.history.n_steps
 
 def test_another_loss_is_said():
-    with pytest.warns(UserWarning, match='first batch is .* mean of its shards'):
+    with pytest.warns(UserWarning, match='first batch is .* mean of'):
         learner(dict(loss_fn=contrast)).launch(2, 1)
 
 class Noisy(nn.Module):

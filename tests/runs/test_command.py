@@ -42,12 +42,6 @@ def test_status_says_how_a_run_is(state, code, waited, tmp_path, capsys):
     for command in 'status', 'tail', 'runs': assert main([command, str(folder.path)]) in (0, 1)
     assert seen(tmp_path) == before
 
-def test_wait_ends_with_the_run(tmp_path, capsys):
-    folder = make_run(tmp_path/'a', made(1), 'running')
-    threading.Timer(.3, folder.write, ['status.json', {**folder.read('status.json'), 'state': 'done'}]).start()
-    found, (o,) = said(capsys, 'status', folder.path, '--wait', 'done', '--timeout', 60)
-    assert (found, o['state']) == (0, 'done')
-
 def test_tail(tmp_path, capsys):
     folder = make_run(tmp_path/'a', made(1), 'running')
     (folder.path/'output.txt').write_bytes(b'long\n'*10**6 + b'last\x1b[2J\rpart')

@@ -50,13 +50,7 @@ in_place = named('InPlace', before_step=in_training(lambda learn: learn.batch[0]
 adds = named('Adds', after_backward=lambda learn: learn.model.head.weight.grad.add_(.01))
 scales = named('Scales', after_backward=lambda learn: learn.model.head.weight.grad.mul_(2.))
 
-def swap_labels(x, y):
-    y[5] = (y[5] + 1) % 3
-    return x, y
-
-def drops_buffer(learn): learn.model.bn.running_mean.add_(.5)
-def frozen(learn): learn.model.mid.requires_grad_(False)
-def deterministic(learn): torch.use_deterministic_algorithms(True, warn_only=True)
+def relabelled(x, y): return x, torch.where(torch.arange(32) == 5, 0, y)
 def summed(pred, targ): return F.cross_entropy(pred, targ, reduction='sum')
 
 SGD = torch.optim.SGD
@@ -67,9 +61,9 @@ FIRST = next(i for i, o in enumerate(order) if 5 in o)      # the batch with sam
 # contain besides, and what a does
 QUICK = [
     ({'model': partial(Net, p=.3)}, 0, 'output of drop', 'Dropout(p=0.3'),
-    ({'change': swap_labels}, FIRST, 'batch[1]', ''),
+    ({'change': relabelled}, FIRST, 'batch[1]', ''),
     ({'optim': optim(eps=1e-6)}, 0, 'parameter ', 'group 0 eps'),
-    (hooks(partial(GradClip, .4)), 0, 'gradient of conv.weight in the optimizer step', 'hook GradClip.norm',
+    (hooks(partial(GradClip, .4)), 0, 'gradient of conv.weight in the optimizer', 'hook GradClip.norm',
      hooks(partial(GradClip, .5))),
     ({'model': partial(Net, functional=F.gelu)}, 0, 'input of mid2', 'gelu'),
     ({'bs': 5, 'drop_last': True}, 6, 'a is in training batch 6', 'drop_last', {'bs': 5}),
@@ -78,18 +72,18 @@ QUICK = [
     (hooks(named('Nudges', after_step=in_training(lambda learn: learn.model.head.bias.data.add_(1e-3), at=2))),
      2, 'parameter head.bias before the batch', 'hook Nudges'),
     (hooks(named('Skips', do_opt_step=lambda learn, nxt: learn.state.batch_idx != 3 and nxt())),
-     3, 'gradient of conv.weight in the optimizer step', 'hook Skips'),
+     3, 'gradient of conv.weight in the optimizer', 'hook Skips'),
     (hooks(partial(AMP, 'bf16')), 0, 'output of conv', 'bfloat16'),
 ]
 MORE = [
     ({'order': 2}, 0, 'batch[0]', 'learn.train_dl.generator'),
-    ({'prepare': drops_buffer}, 0, 'buffer bn.running_mean before', 'initialization'),
+    ({'prepare': lambda learn: learn.model.bn.running_mean.add_(.5)}, 0, 'buffer bn.running_mean', 'initialization'),
     ({'optim': optim(SGD, momentum=.8)}, 1, 'optimizer state momentum_buffer', 'group 0 momentum',
      {'optim': optim(SGD, momentum=.9)}),
     ({'seed': 1}, 0, 'output of drop', 'seed'),
-    ({'prepare': frozen}, 0, 'gradient of mid.weight', 'frozen parameters'),
+    ({'prepare': lambda learn: learn.model.mid.requires_grad_(False)}, 0, 'gradient of mid', 'frozen parameters'),
     ({'loss_fn': summed}, 0, 'loss', 'summed'),
-    (hooks(scales, adds), 0, 'gradient of head.weight in the optimizer step', 'hooks', hooks(adds, scales)),
+    (hooks(scales, adds), 0, 'gradient of head.weight in the optimizer', 'hooks', hooks(adds, scales)),
     (hooks(named('InEval', before_epoch=lambda learn: learn.model.bn.eval())), 0, 'output of bn', 'hook InEval'),
     ({'model': partial(Net, tied=True)}, 0, 'parameter mid2.weight before the batch', ''),
 ]
@@ -196,7 +190,8 @@ class Chooses(nn.Module):
 
 def test_settings_of_torch():
     choosing = partial(make, model=lambda: nn.Sequential(Chooses(), nn.Linear(1, 3)))
-    found = diff(choosing, partial(choosing, prepare=deterministic), n_batches=2)
+    def change(learn): torch.use_deterministic_algorithms(True, warn_only=True)
+    found = diff(choosing, partial(choosing, prepare=change), n_batches=2)
     assert found.batch == (0, 'training', 0) and found.part == 'output of 0 (Chooses)', found
     assert next(iter(found.settings)) == 'torch deterministic', found
     assert not torch.are_deterministic_algorithms_enabled()

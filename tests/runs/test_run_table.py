@@ -45,5 +45,5 @@ def test_print_says_in_1_kB_where_a_run_stands(three):
         h.epoch_rows[-1].update({f'valid_{"score"*9}{j}': j/7 for j in range(40)}, train_loss=1e9)
         text = str(Run(make_run(three/f'long{i}', h).path))
         assert len(text.encode()) < 1000 and f'latest: epoch {n_epochs - 1}' in text
-        assert len(str(h).encode()) < 1000 and 'after batch 29: lr × 2 → 29' in str(h)
+        assert len(str(h).encode()) < 1000 and 'batch 29: lr × 2' in str(h)
     assert 'valid_loss of the latest epochs: ' in text and 'holds no run' in str(Run(three/'nothing'))
