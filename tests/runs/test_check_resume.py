@@ -120,11 +120,11 @@ HEALTHY = {
     'own position': lambda: make(Positioned(Data(), 6)),
     'global numpy in workers': lambda: make(loader(Data(numpy), shuffle=True, num_workers=2)),
     'own numbers in workers': lambda: make(loader(Data(Noise()), num_workers=2)),
-    'guards': lambda: make(hooks=[NaNGuard(), SpikeGuard(action='skip'), EarlyStopping(None), LRScheduler(
+    'guards': lambda: make(hooks=[SpikeGuard(action='skip'), EarlyStopping(None), LRScheduler(
         lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt), step='metric')]),
     'samples': lambda: make(hooks=[Samples(lambda learn: learn.model(torch.ones(2, 4)))]),
     'compiled': lambda: make(hooks=[Compile(backend='aot_eager')]),
-    'all at once': lambda: make(hooks=[AMP(), GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1)]),
+    'all at once': lambda: make(hooks=[AMP(), GradAccum(3), EMA(.9), GradClip(1.), OneCycle(.1), NaNGuard()]),
     'validation within epochs': lambda: make((torch.randn(120, 4), torch.arange(120) % 3), bs=6),
     'stateful': lambda: make(stateful(Data(), shuffle=True)),
 }
