@@ -8,15 +8,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import same, stop_when, weights
 from trainer_nb.all import (
-    AMP, EMA, Accelerate, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, LambdaHook, Learner,
-    LRScheduler, NaNGuard, WarmupCosine, diff
+    AMP, EMA, Accelerate, Compile, Fingerprint, Freeze, GradAccum, GradClip, Hook, LambdaHook, Learner, NaNGuard,
+    WarmupCosine, diff
 )
 
 class Net(nn.Module):
-    def __init__(self, act=nn.ReLU, p=.2, padding=1, momentum=.1, tied=False, functional=F.relu):
+    def __init__(self, act=nn.ReLU, p=.2, tied=False, functional=F.relu):
         super().__init__()
-        self.conv = nn.Conv2d(1, 4, 3, padding=padding)
-        self.bn, self.act, self.drop = nn.BatchNorm2d(4, momentum=momentum), act(), nn.Dropout(p)
+        self.conv, self.bn, self.act, self.drop = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), act(), nn.Dropout(p)
         self.pool, self.mid, self.mid2 = nn.AdaptiveAvgPool2d(2), nn.Linear(16, 16), nn.Linear(16, 16)
         self.head, self.functional = nn.Linear(16, 3), functional
         if tied: self.mid2.weight = self.mid.weight
@@ -38,11 +37,6 @@ def make(model=Net, change=lambda x, y: (x, y), order=1, bs=4, drop_last=False, 
     if prepare is not None: prepare(learn)
     return learn
 
-def no_decay_of_norms(model):
-    norms = {*model.bn.parameters()}
-    return torch.optim.AdamW([{'params': [p for p in model.parameters() if p not in norms]},
-                              {'params': [*norms], 'weight_decay': 0.}], lr=1e-2)
-
 def in_training(f, at=None):
     "An event of a hook, in training, of all batches or of one"
     def called(learn):
@@ -56,19 +50,10 @@ in_place = named('InPlace', before_step=in_training(lambda learn: learn.batch[0]
 adds = named('Adds', after_backward=lambda learn: learn.model.head.weight.grad.add_(.01))
 scales = named('Scales', after_backward=lambda learn: learn.model.head.weight.grad.mul_(2.))
 
-def swap_labels(x, y):
-    y[5] = (y[5] + 1) % 3
-    return x, y
-
-def drops_buffer(learn): learn.model.bn.running_mean.add_(.5)
-def frozen(learn): learn.model.mid.requires_grad_(False)
-def deterministic(learn): torch.use_deterministic_algorithms(True, warn_only=True)
-def more_threads(learn): torch.set_num_threads(torch.get_num_threads() + 1)
-def scheduler(gamma): return LRScheduler(lambda opt: torch.optim.lr_scheduler.ExponentialLR(opt, gamma))
+def relabelled(x, y): return x, torch.where(torch.arange(32) == 5, 0, y)
 def summed(pred, targ): return F.cross_entropy(pred, targ, reduction='sum')
 
 SGD = torch.optim.SGD
-INT = {'change': lambda x, y: (x, y.int()), 'loss_fn': lambda p, t: F.cross_entropy(p, t.long())}
 order = DataLoader(range(32), 4, shuffle=True, generator=torch.Generator().manual_seed(1))
 FIRST = next(i for i, o in enumerate(order) if 5 in o)      # the batch with sample 5
 
@@ -76,9 +61,9 @@ FIRST = next(i for i, o in enumerate(order) if 5 in o)      # the batch with sam
 # contain besides, and what a does
 QUICK = [
     ({'model': partial(Net, p=.3)}, 0, 'output of drop', 'Dropout(p=0.3'),
-    ({'change': swap_labels}, FIRST, 'batch[1]', ''),
+    ({'change': relabelled}, FIRST, 'batch[1]', ''),
     ({'optim': optim(eps=1e-6)}, 0, 'parameter ', 'group 0 eps'),
-    (hooks(partial(GradClip, .4)), 0, 'gradient of conv.weight in the optimizer step', 'hook GradClip.norm',
+    (hooks(partial(GradClip, .4)), 0, 'gradient of conv.weight in the optimizer', 'hook GradClip.norm',
      hooks(partial(GradClip, .5))),
     ({'model': partial(Net, functional=F.gelu)}, 0, 'input of mid2', 'gelu'),
     ({'bs': 5, 'drop_last': True}, 6, 'a is in training batch 6', 'drop_last', {'bs': 5}),
@@ -87,31 +72,20 @@ QUICK = [
     (hooks(named('Nudges', after_step=in_training(lambda learn: learn.model.head.bias.data.add_(1e-3), at=2))),
      2, 'parameter head.bias before the batch', 'hook Nudges'),
     (hooks(named('Skips', do_opt_step=lambda learn, nxt: learn.state.batch_idx != 3 and nxt())),
-     3, 'gradient of conv.weight in the optimizer step', 'hook Skips'),
+     3, 'gradient of conv.weight in the optimizer', 'hook Skips'),
     (hooks(partial(AMP, 'bf16')), 0, 'output of conv', 'bfloat16'),
 ]
 MORE = [
     ({'order': 2}, 0, 'batch[0]', 'learn.train_dl.generator'),
-    (INT, 0, 'batch[1]', 'int32'),
-    (hooks(named('Noise', before_step=in_training(lambda learn: torch.rand(1)))), 0, 'output of drop', 'hook Noise'),
-    ({'prepare': drops_buffer}, 0, 'buffer bn.running_mean before', 'initialization'),
-    ({'optim': no_decay_of_norms}, 0, 'parameter bn', 'group 1 weight_decay'),
+    ({'prepare': lambda learn: learn.model.bn.running_mean.add_(.5)}, 0, 'buffer bn.running_mean', 'initialization'),
     ({'optim': optim(SGD, momentum=.8)}, 1, 'optimizer state momentum_buffer', 'group 0 momentum',
      {'optim': optim(SGD, momentum=.9)}),
     ({'seed': 1}, 0, 'output of drop', 'seed'),
-    ({'prepare': frozen}, 0, 'gradient of mid.weight', 'frozen parameters'),
+    ({'prepare': lambda learn: learn.model.mid.requires_grad_(False)}, 0, 'gradient of mid', 'frozen parameters'),
     ({'loss_fn': summed}, 0, 'loss', 'summed'),
-    ({'model': partial(Net, padding=0)}, 0, 'output of conv', 'padding=(1, 1)'),
-    ({'bs': 8}, 0, 'batch[0]', 'batch_size'),
-    (hooks(partial(GradAccum, 2)), 0, 'gradient of', 'GradAccum'),
-    (hooks(scales, adds), 0, 'gradient of head.weight in the optimizer step', 'hooks', hooks(adds, scales)),
-    ({'model': partial(Net, momentum=.2)}, 0, 'buffer bn.running_mean after the forward', 'momentum=0.2'),
+    (hooks(scales, adds), 0, 'gradient of head.weight in the optimizer', 'hooks', hooks(adds, scales)),
     (hooks(named('InEval', before_epoch=lambda learn: learn.model.bn.eval())), 0, 'output of bn', 'hook InEval'),
-    (hooks(named('Loss', do_backward=lambda learn, nxt, loss: nxt(loss*2))), 0, 'gradient of', 'hook Loss'),
-    (hooks(partial(scheduler, .8)), 1, 'parameter ', 'group 0 lr', hooks(partial(scheduler, .9))),
     ({'model': partial(Net, tied=True)}, 0, 'parameter mid2.weight before the batch', ''),
-    ({'optim': optim(torch.optim.Adam)}, 0, 'parameter ', 'Adam'),
-    (hooks(named('Pred', after_pred=in_training(lambda learn: learn.pred.mul_(.5)))), 0, 'loss', 'hook Pred'),
 ]
 
 @pytest.mark.parametrize('b, batch, part, said, a', [
@@ -131,23 +105,15 @@ class Draw(nn.Module):
         self.net = Net()
     def forward(self, x): return self.net(x + torch.rand_like(x)*random.random() + np.random.rand())
 
-def lstm():
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm, self.head = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
-        def forward(self, x): return self.head(self.lstm(x[:, 0])[0][:, -1])
-    return Last()
-
 def gan_step(batch, learn):
     x, y = batch
     yield 'conv', F.cross_entropy(learn.model(x), y)
     yield 'head', F.cross_entropy(learn.model(x), y)
 
 HEALTHY = {
-    'guards': hooks(partial(GradClip, .5), NaNGuard, partial(GradAccum, 3), partial(AMP, 'bf16')),
-    'EMA': hooks(partial(EMA, .9), WarmupCosine), 'frozen': hooks(partial(Freeze, 'conv')),
-    'own random numbers': {'model': Draw}, 'recurrent': {'model': lstm},
+    'hooks': hooks(partial(GradClip, .5), NaNGuard, partial(GradAccum, 3), partial(AMP, 'bf16'), partial(EMA, .9),
+                   WarmupCosine),
+    'own random numbers': {'model': Draw, **hooks(partial(Freeze, 'net.conv'))},
     'in place': {'model': partial(Net, act=partial(nn.ReLU, inplace=True), tied=True)},
     'two optimizers': {'optim': lambda m: {k: SGD(getattr(m, k).parameters(), .1) for k in ('conv', 'head')},
                        'train_step': gan_step, 'loss_fn': None},
@@ -165,12 +131,6 @@ def test_a_program_that_does_not_repeat_itself_is_said_to_be_one():
     shift = iter(range(1, 100))
     found = diff(lambda: make(change=lambda x, y: (x + next(shift), y)), make, n_batches=3)
     assert not found.is_equal and 'a does not repeat itself' in found.title(), found
-
-def test_lazy_layers_are_recorded_once_they_have_a_shape():
-    fps = [Fingerprint(), Fingerprint()]
-    for fp in fps: make(model=lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), bs=1).fit(1, hooks=[fp])
-    points = fps[0].points.values()
-    assert diff(*fps).is_equal and len(points) == 34 and all(len(o.parts) > 10 for o in points)
 
 def test_shared_parts_are_as_before():
     "Functions that return learners of one model"
@@ -207,48 +167,37 @@ def test_folders(tmp_path):
     file.symlink_to(tmp_path/'a'/'fingerprint-0.jsonl')
     with pytest.raises((OSError, ValueError)): diff(tmp_path/'a', tmp_path/'same')
 
-def test_a_difference_between_two_records_of_few_batches():
-    fps = [Fingerprint(every=5), Fingerprint(every=5)]
-    make().fit(1, hooks=fps[:1])
-    make(**hooks(in_place)).fit(1, hooks=fps[1:])
-    found = diff(*fps)
-    assert found.batch == (0, 'training', 5) and 'equal at training batch 0' in found.title(), found
-    assert 'it arose in a batch between' in repr(found)
-
 @pytest.mark.soak
-@pytest.mark.parametrize('n_procs', [1, 2])
-def test_runs(n_procs, tmp_path):
+def test_runs(tmp_path):
     "Each rank has a record, and the first difference of any is reported"
-    runs = [make(model=partial(Net, p=p)).start(1, folder=tmp_path/str(i), n_procs=n_procs,
+    runs = [make(model=partial(Net, p=p)).start(1, folder=tmp_path/str(i), n_procs=2,
                                                 hooks=[Fingerprint(), Accelerate(cpu=True)])
             for i, p in enumerate((.2, .2, .3))]
     for run in runs: run.wait()
-    assert len([*(tmp_path/'0').glob('fingerprint-*.jsonl')]) == n_procs
+    assert len([*(tmp_path/'0').glob('fingerprint-*.jsonl')]) == 2
     assert diff(runs[0], runs[1]).is_equal, diff(runs[0], runs[1])
     found = diff(runs[0], tmp_path/'2')
-    assert ('rank' in found.title()) == (n_procs == 2) and found.part.startswith('output of drop'), found
+    assert 'rank' in found.title() and found.part.startswith('output of drop'), found
 
 # other settings of torch, and compiled code
 
 class Chooses(nn.Module):
-    "As parts of torch do, it sums in another order with more threads, or where determinism is asked for"
+    "As parts of torch do, it sums in another order where determinism is asked for"
     def forward(self, x):
         x = x.flatten(1).double().exp().float()
-        if torch.are_deterministic_algorithms_enabled() or torch.get_num_threads() > 1:
-            return x.flip(1).cumsum(1)[:, -1:]
+        if torch.are_deterministic_algorithms_enabled(): return x.flip(1).cumsum(1)[:, -1:]
         return x.sum(1, keepdim=True)
 
-choosing = partial(make, model=lambda: nn.Sequential(Chooses(), nn.Linear(1, 3)))
-
-@pytest.mark.parametrize('change, name', [(more_threads, 'torch threads'), (deterministic, 'torch deterministic')])
-def test_settings_of_torch(change, name):
+def test_settings_of_torch():
+    choosing = partial(make, model=lambda: nn.Sequential(Chooses(), nn.Linear(1, 3)))
+    def change(learn): torch.use_deterministic_algorithms(True, warn_only=True)
     found = diff(choosing, partial(choosing, prepare=change), n_batches=2)
     assert found.batch == (0, 'training', 0) and found.part == 'output of 0 (Chooses)', found
-    assert next(iter(found.settings)) == name, found
+    assert next(iter(found.settings)) == 'torch deterministic', found
     assert not torch.are_deterministic_algorithms_enabled()
 
 def test_eager_and_compiled():
-    compiled = partial(make, model=partial(Net, padding=0), **hooks(partial(Compile, backend='aot_eager')))
+    compiled = partial(make, model=partial(Net, p=.3), **hooks(partial(Compile, backend='aot_eager')))
     found = diff(make, compiled, n_batches=2)
     assert found.batch == (0, 'training', 0) and 'Compile' in repr(found), found
-    assert 'only a has outputs of modules' in repr(found)
+    assert 'only a has outputs' in repr(found)

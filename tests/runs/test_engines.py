@@ -1,15 +1,13 @@
 "Runs as jobs of a scheduler: the numbers of `fit`, whatever ends a job, and what a window says meanwhile"
-import json, os, shutil, subprocess, time
+import json, os, re, shutil, subprocess, time
 from pathlib import Path
 
 import psutil, pytest
 
 from trainer_nb.all import Ray, Run, Slurm, attach
 from trainer_nb.runs import engine
-from trainer_nb.runs.table import main
 from fake_slurm import install
 from common import Slow, same, until, weights
-from test_runs import status_of
 from test_runs_in_ranks import N, make
 from test_distributed import check_same
 
@@ -45,7 +43,7 @@ def test_signal_and_requeue(fake, tmp_path):
     (fake/'busy').touch()
     learn, folder = make(Slow()), tmp_path/ODD
     run = learn.start(N, folder=folder, on=Slurm('0:10:00', partition='main', comment="it's \"a\" #test"))
-    assert str(run.state) == 'waiting: Slurm job 1 is PENDING (Resources), before training began' and not run.is_over
+    assert str(run.state).startswith('waiting: Slurm job 1 is PENDING') and not run.is_over
     assert repr(attach(folder)).endswith('before training began)') and run.output == ''
     run.pause()                 # taken when it begins
     (fake/'busy').unlink()
@@ -63,7 +61,7 @@ def test_signal_and_requeue(fake, tmp_path):
     assert run.status == 'done' and 8 < n < 6*N and 'resumes from' in run.output
     assert not (tmp_path/'oops').exists() and not (folder/'oops').exists()
 
-def test_jobs_in_the_queue(fake, tmp_path, monkeypatch, capsys):
+def test_jobs_in_the_queue(fake, tmp_path, monkeypatch):
     """A job that has not begun is taken out of the queue, but not another one that a file names; `restart` submits it
     again. One that ended without a word is lost; one that nobody can be asked about is not"""
     (fake/'busy').touch()
@@ -81,46 +79,30 @@ def test_jobs_in_the_queue(fake, tmp_path, monkeypatch, capsys):
     run.restart()
     assert run.status == 'waiting' and job_of(run) == '2' and (run.path/'job.sh').read_text() == first
     assert '--mem=1G' in first and '--time=5' in first
-    folder, data = run.folder, status_of(run)
-    def says(): return str(Run(folder.path).state)
     with monkeypatch.context() as patch:
         patch.setenv('PATH', '/nowhere')
-        assert says() == 'waiting: Slurm job 2: there is no squeue here, before training began'
-    lost = {'state': 'running', 'host': 'elsewhere', 'pid': 1, 'heartbeat': time.time() - 99, 'position': 'in epoch 3'}
-    folder.write('status.json', lost)
-    assert says() == 'waiting: Slurm job 2 is PENDING (Resources), in epoch 3'
-    job = (fake/'2.json').read_text()
-    (fake/'2.json').write_text('{"state": "RUNNING"}')
-    assert says().startswith('unreachable')
-    (fake/'2.json').write_text('{"state": "NODE_FAIL"}')
-    assert says() == 'died: Slurm job 2 is NODE_FAIL; last heartbeat in epoch 3'
-    (fake/'2.json').unlink()
-    assert says() == 'died: Slurm job 2 is over; last heartbeat in epoch 3'
-    with pytest.raises(RuntimeError, match='restart.. continues'): Run(folder.path).wait(1)
-    folder.write('status.json', data)
-    assert says() == 'died: Slurm job 2 is over, before training began'
-    (fake/'2.json').write_text(job)
-    main(['stop', str(run.path)])
-    assert 'taken out of the queue' in capsys.readouterr().out and Run(run.path).status == 'stopped'
-    folder.write('status.json', data)
-    for job in ({'engine': 'Slurm', 'job': '1; touch oops'}, {'engine': 'Slurm', 'job': '--help'},
-                {'engine': 'os.system', 'job': 'touch oops'}, {'job': []}):
-        folder.write('job.json', job)
-        assert says() in ('waiting', 'waiting: job.json names no Slurm job, before training began')
-    assert not (tmp_path/'oops').exists()
+        assert 'there is no squeue here' in str(Run(run.path).state) and Run(run.path).status == 'waiting'
+    run.folder.write('status.json', {'state': 'running', 'host': 'elsewhere', 'pid': 1, 'heartbeat': time.time() - 99,
+                                     'position': 'in epoch 3'})
+    for state, expected in [('PENDING', 'waiting: .*in epoch 3'), ('RUNNING', 'unreachable'),
+                            ('NODE_FAIL', 'died: .*job 2 is NODE_FAIL'), (None, 'died: .*is over.*epoch 3')]:
+        if state: (fake/'2.json').write_text(json.dumps({'state': state}))
+        else: (fake/'2.json').unlink()
+        assert re.match(expected, str(Run(run.path).state)), state
+    with pytest.raises(RuntimeError, match='restart.. continues'): Run(run.path).wait(1)
 
 def test_worker_that_cannot_begin(fake, tmp_path):
     "A job whose Python does not start fails once, and is not put into the queue again"
     run = make().start(1, folder=tmp_path/'a', on=Slurm(setup='exit 3'))
     until(lambda: run.is_over)
-    assert str(run.state) == 'died: Slurm job 1 is FAILED, before training began'
+    assert str(run.state).startswith('died: Slurm job 1 is FAILED')
 
 @pytest.mark.soak
 @pytest.mark.parametrize('on', [Slurm(procs_per_node=2), Ray(2, CPU=.5)], ids=['slurm', 'ray'])
 def test_all_ranks_start_again(on, request, tmp_path):
     "After the loss of one"
     request.getfixturevalue('ray' if isinstance(on, Ray) else 'fake')
-    run = (learn := make(Slow())).start(N, folder=tmp_path/'a', on=on)
+    run = (learn := make(Slow())).start(N, folder=tmp_path/ODD, on=on)
     until(lambda: run.history.n_steps > 8, 900)
     run.checkpoint().wait()
     others = [o for o in psutil.process_iter(['environ', 'cmdline']) if (o.info['environ'] or {}).get('RANK') == '1']
@@ -129,24 +111,18 @@ def test_all_ranks_start_again(on, request, tmp_path):
     until(lambda: run.is_over, 300)
     run.restart().wait(600)
     check_same(learn, fitted(2))
-    assert 'resumes from' in run.output
+    assert 'resumes from' in run.output and not [*tmp_path.rglob('oops')]
 
 def test_wrong_input(fake, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='nodes'): Slurm(nodes=0)
-    with pytest.raises(ValueError, match='all'): Slurm(gpus_per_node='all')
     def start(**kwargs): return make().start(1, folder=tmp_path/'a', **kwargs)
-    for kwargs, kind, text in [
-        ({'on': 'slurm'}, TypeError, "on is 'slurm'"), ({'on': Slurm(), 'n_procs': 2}, ValueError, 'n_procs is 2'),
-        ({'on': Slurm(partition='nowhere')}, RuntimeError, 'invalid partition specified: nowhere')]:
-        with pytest.raises(kind, match=text): start(**kwargs)
+    with pytest.raises(ValueError, match='n_procs is 2'): start(on=Slurm(), n_procs=2)
+    with pytest.raises(RuntimeError, match='partition specified: nowhere'): start(on=Slurm(partition='nowhere'))
     monkeypatch.setenv('PATH', '/nowhere')
     with pytest.raises(RuntimeError, match='no sbatch on PATH'): start(on=Slurm())
     monkeypatch.setattr('trainer_nb.runs.engine.find_spec', lambda name: None)
     with pytest.raises(RuntimeError, match=r"trainer_nb\[ray\]"): start(on=Ray(2))
     assert [o.name for o in tmp_path.iterdir()] == ['fake']
-
-
-# ---- with Ray --------------------------------------------------------------------------------------------------------
 
 @pytest.fixture
 def ray(tmp_path, monkeypatch):
@@ -154,18 +130,6 @@ def ray(tmp_path, monkeypatch):
     monkeypatch.setenv('RAY_raylet_start_wait_time_s', '300')       # of a busy machine
     yield
     for o in tmp_path.rglob('job.json'): Ray().cancel(json.loads(o.read_text())['job'], o.parent)
-
-@pytest.mark.soak
-def test_ray_equals_n_procs(ray, tmp_path):
-    "Two workers of a local Ray give the numbers of two processes here"
-    learn, other = make(), make()
-    run = learn.start(N, folder=tmp_path/ODD, on=Ray(2, CPU=.5))
-    assert run.status == 'waiting' and 'the driver of Ray' in str(run.state)
-    other.start(N, folder=tmp_path/'b', n_procs=2).wait(600)
-    run.wait(600)
-    check_same(learn, other)
-    check_same(learn, fitted(2))
-    assert not [*tmp_path.rglob('oops')]
 
 # ---- with Slurm itself -----------------------------------------------------------------------------------------------
 
@@ -183,7 +147,9 @@ def cluster(tmp_path_factory):
         subprocess.run([here/'slurm_here.sh', 'stop', folder], check=True)
 
 @pytest.fixture
-def slurm(cluster, monkeypatch): monkeypatch.setattr(engine, '_PAUSE_S', .2)
+def slurm(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, '_PAUSE_S', .2)
+    monkeypatch.chdir(tmp_path)
 
 def again(run):
     "Do not wait the two minutes after which Slurm begins a job anew; but until the node has forgotten it"
@@ -192,25 +158,15 @@ def again(run):
     subprocess.run(['scontrol', 'update', f'JobId={job_of(run)}', 'StartTime=now'], check=True)
 
 @pytest.mark.soak
-@pytest.mark.parametrize('n', [1, 2])
-def test_slurm_equals_fit(n, slurm, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    learn = make()
-    run = learn.start(N, folder=tmp_path/ODD, on=Slurm('0:05:00', procs_per_node=n, comment="it's \"a\" #test"))
-    run.wait(600)
-    check_same(learn, fitted(n))
-    assert run.status == 'done' and not [*tmp_path.rglob('oops')]
-
-@pytest.mark.soak
 @pytest.mark.parametrize('partition, n', [('low', 1), ('kind', 2)])
 def test_slurm_preempts(partition, n, slurm, tmp_path):
     "Another job takes the node, at once or after a time of grace"
     learn = make(Slow())
-    on = Slurm('0:05:00', procs_per_node=n, cpus_per_task=2, partition=partition)
-    run = learn.start(N, folder=tmp_path/'a', on=on)
+    on = Slurm('0:05:00', procs_per_node=n, cpus_per_task=2, partition=partition, comment="it's \"a\" #test")
+    run = learn.start(N, folder=tmp_path/ODD, on=on)
     until(lambda: run.history.n_steps > 6, 60)
     subprocess.run(['sbatch', '--partition=high', '--ntasks=2', '--wrap=true', '--output=/dev/null'], check=True)
     again(run)
     run.wait(600)
     check_same(learn, fitted(n))
-    assert 'resumes from' in run.output
+    assert 'resumes from' in run.output and not [*tmp_path.rglob('oops')]

@@ -3,9 +3,8 @@ import time
 
 import pytest
 
-from test_compare import append, made, make_run
+from test_compare import made, make_run
 from trainer_nb.all import Run, runs
-from trainer_nb.runs.folder import RunFolder
 
 @pytest.fixture
 def three(tmp_path):
@@ -14,16 +13,6 @@ def three(tmp_path):
     return tmp_path
 
 def names(table): return [o['run'] for o in table.values]
-
-def test_table_sorts_by_any_column(three):
-    assert names(runs(three)) == ['run0', 'run1', 'run2'] and names(runs(three).sort('run', reverse=True))[0] == 'run2'
-    for i, n in enumerate([20, 3, None]):
-        folder = RunFolder(three/f'run{i}')
-        folder.write('status.json', {**folder.read('status.json'), 'end_epoch': n})
-    append(RunFolder(three/'run1'), '{"kind": "epoch", "batch": 999, "epoch": 9}')
-    assert [o['epochs'] for o in runs(three, 'epochs').values] == ['5/20', '5', '10/3']
-    (make_run(three/'run3', made(1)).record).unlink()
-    for is_reverse in False, True: assert names(runs(three).sort('best valid_loss', reverse=is_reverse))[-1] == 'run3'
 
 def test_table_shows_notes_and_later_runs(three):
     make_run(three/'run1', made(1), created=time.time() - 100, settings={'lr': .03, 'config': {'note': 'a note'}})
@@ -56,5 +45,5 @@ def test_print_says_in_1_kB_where_a_run_stands(three):
         h.epoch_rows[-1].update({f'valid_{"score"*9}{j}': j/7 for j in range(40)}, train_loss=1e9)
         text = str(Run(make_run(three/f'long{i}', h).path))
         assert len(text.encode()) < 1000 and f'latest: epoch {n_epochs - 1}' in text
-        assert len(str(h).encode()) < 1000 and 'after batch 29: lr × 2 → 29' in str(h)
+        assert len(str(h).encode()) < 1000 and 'batch 29: lr × 2' in str(h)
     assert 'valid_loss of the latest epochs: ' in text and 'holds no run' in str(Run(three/'nothing'))

@@ -85,12 +85,6 @@ def test_requests_and_restart(tmp_path):
     learn.launch(2)         # what was stopped in a run continues
     assert not learn.stopped
 
-def test_launch_finds_accelerate_among_the_hooks_of_the_fit():
-    learn, alone = make(dropout=0.), make(dropout=0.)
-    learn.launch(2, 1, hooks=[Accelerate(cpu=True)])
-    alone.fit(1)
-    check_equal(alone, learn)
-
 class FailOn(Hook):
     def __init__(self, rank): self.rank = rank
     def after_backward(self, learn):
@@ -143,8 +137,3 @@ def test_torchrun(n_agents, tmp_path):
     run._is_taken = False
     run.wait(300)
     check_same(learn, reference)
-
-def test_more_than_there_are(monkeypatch):
-    monkeypatch.setattr('trainer_nb.parallel.accelerate.has_accelerator', lambda: True)
-    with pytest.raises(ValueError, match='n_procs is 64'): make().start(1, n_procs=64)
-    assert not make().get_hook(Accelerate, None)
