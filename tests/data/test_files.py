@@ -39,6 +39,14 @@ def test_a_folder_that_is_divided_stays_so(name, tmp_path):
     parts = [[images.files[i].parts[-3] for i in o.indices] for o in (images.train, images.valid)]
     assert images.classes == ['cat', 'dog'] and parts == [['train']*10, [name]*6]
 
+def test_masks_keep_their_ids(tmp_path):
+    x, y = (folder(tmp_path/o, ['all'], 10, make) for o, make in (
+        ('x', picture), ('y', lambda k, i: Image.fromarray(np.full((4, 6), k, 'uint8')))))
+    image, mask = Images(x, masks=y, size=(8, 12))[9]
+    assert image.shape == (3, 8, 12) and mask.shape == (8, 12) and mask.dtype == torch.int64 and (mask == 9).all()
+    (y/'all/all4.png').unlink()
+    with pytest.raises(FileNotFoundError, match=r'no masks of all4\.png'): Images(x, masks=y)
+
 @pytest.mark.parametrize('missing', [None, float('nan')])
 def test_labels_are_as_many_as_samples_and_none_is_missing(missing, tmp_path):
     with pytest.raises(ValueError, match=r"3 labels are missing, .*3, of 'bad d'"):
