@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['RNG_KINDS', 'comments', 'with_comments', 'format_time', 'read_every', 'format_bytes', 'format_value', 'cut_name',
            'listed', 'did_you_mean', 'printable', 'check_kinds', 'is_oom', 'memory_in_use', 'owner', 'drop_locals',
-           'folded', 'show_error', 'described', 'needed', 'library_versions', 'check_seed', 'set_seed', 'rng_state',
-           'set_rng_state']
+           'folded', 'show_error', 'described', 'needed', 'library_versions', 'show_versions', 'check_seed', 'set_seed',
+           'rng_state', 'set_rng_state']
 
 # %% ../../nbs/base/02_text.ipynb #0ac42be6
 import gc, inspect, linecache, os, platform, random, re, sys, traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
+from importlib import import_module, metadata
 from numbers import Integral
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
@@ -234,10 +234,26 @@ def needed(module: str, user: str, extra: str | None = None) -> ModuleType:
         what = f'"trainer_nb[{extra}]"' if extra else package
         raise ImportError(f'{user} needs {package}: pip install {what}') from e
 
+# %% ../../nbs/base/02_text.ipynb #5a7e0002
 def library_versions() -> dict[str, str]:
     "Return the versions of Python, torch and this library"
     return {'python': platform.python_version(), 'torch': str(torch.__version__),
             'trainer_nb': sys.modules['trainer_nb'].__version__}
+
+def show_versions() -> None:
+    "Print what a bug report needs: versions of packages, the platform, the devices, and what runs the code"
+    found = {**library_versions(), 'platform': platform.platform(), 'CPU threads': torch.get_num_threads()}
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
+        name = f', {torch.cuda.get_device_name()}' if kind == 'cuda' else ''
+        found['devices'] = f'{torch.accelerator.device_count()} {kind}{name}'
+    shell = getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)()
+    found['shell'] = type(shell).__name__ if shell else 'python'
+    for name in ('numpy', 'fastprogress', 'matplotlib', 'ipywidgets', 'ipykernel', 'jupyterlab', 'notebook',
+                 'accelerate', 'cloudpickle', 'psutil', 'optuna', 'safetensors'):
+        try: found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError: pass
+    for name, value in found.items(): print(f'{name:12} {value}')
 
 # %% ../../nbs/base/02_text.ipynb #6e317b6e
 def check_seed(seed: Any) -> None:
@@ -257,13 +273,15 @@ RNG_KINDS = {       # for `check_kinds`
     'python?': [object], 'torch?': Tensor, 'numpy?': {str: object}, 'cuda?': [Tensor], 'mps?': Tensor,
 }
 
-def rng_state() -> dict[str, Any]:
+def rng_state(
+    kinds: Iterable[str] = ('python', 'torch', 'numpy', 'cuda', 'mps'),
+) -> dict[str, Any]:
     "Read the RNG states of the global generators. Do not change them"
     readers: dict = {
         'python': random.getstate, 'torch': torch.get_rng_state, 'numpy': partial(np.random.get_state, legacy=False)}
     if torch.cuda.is_initialized(): readers['cuda'] = torch.cuda.get_rng_state_all
     if torch.backends.mps.is_available(): readers['mps'] = torch.mps.get_rng_state
-    return {k: read() for k, read in readers.items()}
+    return {k: read() for k, read in readers.items() if k in kinds}
 
 def set_rng_state(state: dict[str, Any]) -> None:
     "Restore the RNG states of the global generators"

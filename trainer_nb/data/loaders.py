@@ -58,6 +58,12 @@ class _TensorAdapter(Adapter):
     "Batches cut out of tensors, from any place"
     is_exact, reads_again = True, False
 
+    def rng_states(self) -> tuple[dict, list]:
+        kind = type(self.dl)        # a subclass may draw from anything
+        if any(getattr(kind, o) is not getattr(TensorLoader, o) for o in ('__iter__', 'iter_from', 'draw')):
+            return super().rng_states()
+        return rng_states(self.dl, kinds=('torch',)) if self.dl.shuffle else ({}, [[]])
+
     def open(self, n: int = 0, state: Any = None, first: Any = None) -> Iterator:
         dl, kind = self.dl, type(self.dl)       # a subclass may iterate in its own way
         if kind.iter_from is not TensorLoader.iter_from: return dl.iter_from(n)

@@ -85,9 +85,13 @@ def loader_generators(dl: Any) -> list:
 
 RNG_STATE_KINDS = [(RNG_KINDS, [[object]])]      # for `check_kinds`
 
-def rng_states(*dls: Any) -> tuple[dict, list]:
+def rng_states(
+    *dls: Any,
+    kinds: tuple | None = None,     # of global RNGs; None: all
+) -> tuple[dict, list]:
     "Read the states of the global RNGs, and of what the loaders draw from"
-    return rng_state(), [[_how(o)[0](o) for o in loader_generators(dl)] for dl in dls]
+    own = [[_how(o)[0](o) for o in loader_generators(dl)] for dl in dls]
+    return rng_state() if kinds is None else rng_state(kinds), own
 
 def set_rng_states(state: Any, *dls: Any) -> None:
     "Restore what `rng_states` read, with the same loaders"
@@ -171,6 +175,10 @@ class Adapter:
         "Whether a pass that starts in the middle reads the batches before, and needs them to be the same"
         return not _list_of(self.dl)
 
+    def rng_states(self) -> tuple[dict, list]:
+        "Read the states of what a pass may draw from"
+        return ({}, [[]]) if type(self.dl) in (list, tuple) else rng_states(self.dl)
+
     count = staticmethod(batch_size)        # of samples in what the loader yields
 
     def batch(self, item: Any) -> Batch:
@@ -241,6 +249,7 @@ def _list_of(dl): return next((o for o in (list, tuple, range) if isinstance(dl,
 # %% ../../nbs/data/02_passes.ipynb #b0000007
 def order_code(indices: Any, code: int = 0) -> int:
     "Continue a checksum that tells orders apart by the indices of a batch"
+    if isinstance(indices, torch.Tensor): return crc32(indices.numpy().tobytes(), code)
     try: return crc32(array('q', indices).tobytes(), code)
     except (TypeError, OverflowError): return crc32(repr(indices).encode(), code)
 
@@ -454,7 +463,7 @@ class Pass:
 
     def _open(self):
         if self.start is not None: return self._open_again()
-        self.start = ({}, [[]]) if type(self.dl) in (list, tuple) else rng_states(self.dl)
+        self.start = self.adapter.rng_states()
         if self.told is not None: self.epochs = _epochs_of(self.dl, self.epoch)
         self.was_warm = is_warm(self.dl)
         return self.adapter.open()

@@ -46,6 +46,29 @@ def _sent(values):
 # %% ../../nbs/loop/06_columns.ipynb #e4bc96ed
 _WEIGHT = 'weight of '      # before the name of a column with a mean: that of its weights
 
+def _fill(name): return 0. if name.startswith(_WEIGHT) else math.nan
+
+def _extend(column, n, fill):
+    "Fill an array up to `n` values"
+    lack = n - len(column)
+    if lack > 0: column.extend(array('d', [fill])*lack)
+
+def _total(v, w):   # arrays
+    "Return [Σ weight·value, Σ weight]; what weighs nothing may be nan"
+    if len(w) < 8:      # NumPy adds so few in this order, too, but takes longer to begin
+        total, weight, is_right = 0., 0., all([o >= 0 for o in w])
+        for a, b in zip(v, w):
+            if b: total, weight = total + a*b, weight + b
+    else:
+        v, w = map(np.asarray, (v, w))
+        least = w.min()
+        if least == 0: v, w = v[w > 0], w[w > 0]
+        total, weight, is_right = float((v*w).sum()), float(w.sum()), least >= 0
+    if not is_right: raise ValueError(
+        "a step returned an 'n' below 0, or nan: it is the weight of the loss, such as the number of "
+        'samples or mask.sum()')
+    return [total, weight]
+
 class Columns:
     """Values of batches by column, with the weights of their means
 
@@ -81,7 +104,7 @@ class Columns:
         self._take()        # those before have arrived
         first, rows, self.rows = self.n - len(self.rows), self.rows, []
         for name in dict.fromkeys(chain.from_iterable(rows)):
-            [fill] = self._gap(name, 1)
+            fill = _fill(name)
             self.arriving.append((name, first, *_sent([o.get(name, fill) for o in rows])))
         if not any(event for *_, event in self.arriving): self._take()
 
@@ -92,11 +115,11 @@ class Columns:
                 event.synchronize()
                 values = _as_array(values)
             column = self.values.setdefault(name, array('d'))
-            column += self._gap(name, first - self._first(name) - len(column)) + values
+            _extend(column, first - self._first(name), _fill(name))
+            column += values
         self.arriving = []
 
     def _first(self, name): return self.start if name in self.of_pass else 0
-    def _gap(self, name, n): return array('d', [0. if name.startswith(_WEIGHT) else math.nan])*n        # n may be < 0
 
     def _settle(self):
         "Bring all values to the host; waits for the device"
@@ -128,7 +151,8 @@ class Columns:
         "Copy the values of a column"
         if wait: self._settle()
         res = self.values.get(name, array('d'))[max(start - self._first(name), 0):]
-        return res + self._gap(name, n - start - len(res))
+        _extend(res, n - start, _fill(name))
+        return res
 
     def extend(self, n: int, values: Mapping[str, Iterable[float]]) -> None:
         "Add `n` batches at once"
@@ -143,26 +167,20 @@ class Columns:
         self.values[name] = self.fetch(name, first, start)[:start - first] + array('d', values)
         self.n_revised += 1
 
-    def pass_of(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        "Return the values of the open pass in a column, and their weights"
-        return tuple(np.asarray(self.fetch(o, self.start, self.n)) for o in (name, _WEIGHT + name))
+    def pass_of(self, name: str) -> list[array]:
+        "Return the values of the open pass in a column, which have arrived, and their weights"
+        return [self.fetch(o, self.start, self.n, wait=False) for o in (name, _WEIGHT + name)]
 
     def totals(self, names: Iterable[str]) -> list[list[float]]:
         "Return [Σ weight·value, Σ weight] of columns over the open pass"
-        res = []
-        for v, w in map(self.pass_of, names):
-            if not (w >= 0).all(): raise ValueError(
-                "a step returned an 'n' below 0, or nan: it is the weight of the loss, such as the number of "
-                'samples or mask.sum()')
-            with np.errstate(all='ignore'): total = (v*w)[w > 0].sum()       # a value may be nan
-            res.append([float(total), float(w.sum())])
-        return res
+        self._settle()
+        return [_total(*self.pass_of(o)) for o in names]
 
     def agree(self, world: World) -> None:
         "Replace the values with a mean that stay by those of the global batches of all ranks"
         mine = [o for o in self.names_with_mean() if o not in self.of_pass]
         for name in dict.fromkeys(chain.from_iterable(world.all_gather(mine))):
-            v, w = map(torch.tensor, self.pass_of(name))
+            v, w = (torch.tensor(o, dtype=torch.float64) for o in self.pass_of(name))
             total, weight, plain = world.sum(torch.stack([torch.where(w > 0, v*w, 0.), w, v]))
             mean = torch.where(weight > 0, total/weight, plain/world.size)      # a batch may weigh nothing
             self.replace(name, self.start, mean.tolist())
@@ -227,7 +245,7 @@ class Accumulator:
         rates: Mapping = {},        # column → learning rate
         of_set: str = '',           # name of the validation set
         counts: bool = True,        # False: the batch only keeps the ranks in step
-        inputs: Iterable[str] = (), # keys of the batch, which the default step passes on
+        batch: Any = (),            # whose keys, if it has any, the default step passes on
     ) -> None:
         "Add a batch"
         values, weights, prefix = {}, {}, self.prefix
@@ -235,6 +253,7 @@ class Accumulator:
         n, weight = kept(n), kept(n if is_sum else weight)
         self.losses.update(prefix + o for o in losses)
         if not self.others.issuperset(result):
+            inputs = batch if isinstance(batch, Mapping) else ()
             losses = {**losses, **self._numbers(result, {*losses, *recorded, *inputs})}
         for name, v in losses.items():
             if is_sum: v = v/n if isinstance(n, Tensor) or n else math.nan     # an empty shard has no samples

@@ -264,7 +264,7 @@ class Phase:
         if len(rates) != len(self.lr_names): self.lr_names = lr_names(self.learn.opts)      # a group was added
         rates = dict(zip(self.lr_names, map(kept, rates)))
         self.sums.add(losses, self.result, self.result.get('n', self.n), self.weight, self.recorded, rates, self.of_set,
-                      not self.is_padding, self.batch if self.is_default and isinstance(self.batch, Mapping) else ())
+                      not self.is_padding, self.batch if self.is_default else ())
         self.recorded = {}
 
     def drop(self) -> None:

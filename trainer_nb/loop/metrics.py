@@ -20,7 +20,7 @@ from ..base import check_kinds, did_you_mean, entries, with_comments
 from ..data import sets_of
 from .hooks import is_custom
 from .mistakes import check_shapes
-from .steps import needed_names, stack_scalars
+from .steps import count_right, needed_names, stack_scalars
 
 # %% ../../nbs/loop/05_metrics.ipynb #1f938cee
 def accuracy(
@@ -28,7 +28,7 @@ def accuracy(
     targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
 ) -> Tensor:       # fraction correct, 0-d float in [0, 1]; nan if no target counts
     "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
-    return _accuracy(pred, targ)[0]
+    return torch.as_tensor(_accuracy(pred, targ)[0], dtype=torch.float32)
 
 def _accuracy(pred, targ):
     "Return the accuracy, and the number of targets that count; of packed or jagged sequences, those of all tokens"
@@ -41,8 +41,8 @@ def _accuracy(pred, targ):
             'For one-hot targets or probabilities pass targ.argmax(1); for one logit and two classes, '
             'or several classes in a sample, Metric(lambda pred, targ: ((pred.flatten() > 0) == '
             'targ.flatten()).float().mean(), name="accuracy"), with > .5 after a sigmoid')
-    n = torch.count_nonzero(ids >= 0)       # the others are what cross_entropy ignores
-    return torch.count_nonzero(best == ids)/n, n
+    right, n = count_right(best, ids)
+    return right/n if isinstance(n, Tensor) or n else math.nan, n
 
 accuracy.with_count = _accuracy     # for a mean over targets that count; without this attribute, over samples
 
@@ -150,7 +150,7 @@ def column_names(sets: Sequence[str], metrics: Sequence[Metric]) -> list[str]:
 def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
     "Refuse metrics and validation sets that would share a column; () is a single unnamed set"
     names = column_names(sets, metrics)
-    for o in names:
+    for o in names if len({*names}) < len(names) else ():
         if names.count(o) > 1: raise ValueError(
             f'two columns would be called valid_{o}, with the validation sets {", ".join(map(repr, sets)) or "()"} '
             f'and the metrics {", ".join(map(repr, metrics))}: rename a set or a metric, Metric(f, name=...)')

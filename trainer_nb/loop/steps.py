@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['as_step', 'needed_names', 'unpack', 'stack_scalars', 'on_host', 'kept', 'torch_loss', 'loss_option', 'maker_of',
-           'ignored_id', 'DefaultResult', 'n_samples', 'loss_weight', 'is_number', 'check_loss']
+           'ignored_id', 'count_right', 'DefaultResult', 'n_samples', 'loss_weight', 'is_number', 'check_loss']
 
 # %% ../../nbs/loop/03_steps.ipynb #86fc388f
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from numbers import Real
+from operator import eq
 from typing import Any
 
 import torch
@@ -109,6 +110,18 @@ def _divisor(targ, ignored, weight):    # number or 0-d tensor
     wide = torch.float32 if targ.device.type == 'mps' else torch.float64       # for exact enough ratios
     return torch.count_nonzero(counted).to(wide)
 
+def count_right(
+    best: Tensor,       # (n, ...) predicted class ids
+    ids: Tensor,        # of the same shape; those below 0 do not count, as for `cross_entropy`
+) -> Sequence:          # numbers on the host, else 0-d tensors
+    "Return how many ids are right, and how many count"
+    if on_host(ids) and ids.ndim == 1 and len(ids) <= 128:      # of a few, Python counts faster
+        few = ids.tolist()
+        n = len(few) if min(few, default=0) >= 0 else sum(o >= 0 for o in few)
+        return sum(map(eq, best.tolist(), few)), n
+    counts = torch.count_nonzero(best == ids), torch.count_nonzero(ids >= 0)
+    return [o.item() for o in counts] if on_host(ids) else counts
+
 # %% ../../nbs/loop/03_steps.ipynb #aae54b1c
 def _own_loss(out):
     "Return the loss in a model's output, an entry or an attribute; raises ValueError"
@@ -150,7 +163,10 @@ class DefaultResult:
 # %% ../../nbs/loop/03_steps.ipynb #c35ca55e
 def n_samples(result: Mapping, n: int) -> int:
     "Return the number of samples that the prediction and the target of a step share; `n` if there is none"
-    shared = {*sample_counts(result.get('pred'))} & {*sample_counts(result.get('targ'))}
+    pred, targ = result.get('pred'), result.get('targ')
+    are_usual = isinstance(pred, Tensor) and isinstance(targ, Tensor) and pred.ndim and targ.ndim
+    if are_usual and len(pred) == len(targ) == n: return n      # quickly
+    shared = {*sample_counts(pred)} & {*sample_counts(targ)}
     return n if n in shared else next(iter(shared), n)
 
 def loss_weight(
