@@ -100,4 +100,4 @@ def main(n):
 
 if __name__ == '__main__':
     if why := missing(): sys.exit(why)
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)

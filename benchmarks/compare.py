@@ -132,7 +132,7 @@ def live(n, seconds, rate=100, each=100):
 
 
 if __name__ == '__main__':
-    seconds = plain.argument(20.)
+    seconds = plain.argument(12.)
     plain.heading()
     records(10**7)
     print('| view | s between updates, busy cell | most | core | s between updates, quiet cell | core, whole kernel |')

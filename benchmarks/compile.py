@@ -117,4 +117,4 @@ def main(processes):
 if __name__ == '__main__' and sys.argv[1:2] == ['times']:
     passes = {variant: make(sys.argv[2]) for variant, (make, _) in VARIANTS.items()}
     print(json.dumps(plain.in_turn(passes, ROUNDS + 1, warm=0)))
-elif __name__ == '__main__': main(plain.argument(5))
+elif __name__ == '__main__': main(plain.argument(2))

@@ -2,10 +2,10 @@
 
 scikit-learn's digits (1,437 for training, 360 for validation), an MLP (64 → 64 → 10), AdamW, batches of 64, validation
 with accuracy after each epoch, one thread. The loop by hand is the textbook one, with a `DataLoader`; ours is what you
-would type, with all defaults. They take turns in a Jupyter kernel; a figure is the median over the rounds of the time
-of a fit, with the picture that stays in the notebook. Then resident memory after a fit and at its peak, each time in a
-new process, or in a kernel of its own. Last, what a million recorded batches add, what it costs to record one, and how
-far the mean loss of an epoch is from the exact one.
+would type, with all defaults. They take turns in a Jupyter kernel; a fit includes the picture that stays in the
+notebook. Then resident memory after a fit and at its peak, each time in a new process, or in a kernel of its own.
+Last, what a million recorded batches add, what it costs to record one, and how far the mean loss of an epoch is from
+the exact one.
 """
 import gc, json, subprocess, sys
 from pathlib import Path
@@ -134,10 +134,10 @@ def million(n=1_000_000, n_epochs=4):
 
 
 if __name__ == '__main__':
-    rounds = plain.argument(20)
+    rounds = plain.argument(10)
     plain.heading(f'{rounds} rounds')
     print(plain.in_a_kernel(f'digits.times({rounds})'))
-    memories(max(rounds//4, 1))
+    memories(max(rounds//3, 1))
     mib, us, worst = elsewhere('million()')
     print(f'\nA million recorded batches: {mib:+.0f} MiB, {us:.1f} µs for a step that only records; '
           f'largest relative error of an epoch\'s loss {worst:.1e}')

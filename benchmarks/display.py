@@ -83,4 +83,4 @@ def main(seconds):
 
 if __name__ == '__main__':
     plain.heading()
-    print(plain.in_a_kernel(f'display.main({plain.argument(5.)})'))
+    print(plain.in_a_kernel(f'display.main({plain.argument(3.)})'))

@@ -1,11 +1,10 @@
 """The learning-rate finder, its cost and its advice: `python benchmarks/lr_find.py [rounds]`
 
 100 steps, one thread, batches that are ready in memory: our time beside that of 100 training steps by hand plus one
-copy of the state, which take turns in one process; a figure is the median over the rounds. Then six small problems: a
-plain loop trains each for four epochs at 13 rates, from 1e-5 to 10, and at the rate that each rule finds on the curve
-of `lr_find()`. A figure is the best valid_loss at the rule's rate divided by the best one of the grid, the median over
-three seeds: 1 is as good as the best of 13 trials. `lr_find` is its default suggestion: `minimum`, or `valley` where
-that is past the lowest loss.
+copy of the state, which take turns in one process. Then six small problems: a plain loop trains each for four epochs
+at 13 rates, from 1e-5 to 10, and at the rate that each rule finds on the curve of `lr_find()`. A figure is the best
+valid_loss at the rule's rate divided by the best one of the grid, the median over three seeds: 1 is as good as the
+best of 13 trials. `lr_find` is its default suggestion: `minimum`, or `valley` where that is past the lowest loss.
 """
 import copy, math, warnings
 from functools import partial
@@ -114,7 +113,7 @@ def text(ratio): return f'{ratio:.2f}' if ratio < 100 else '> 100'
 
 
 if __name__ == '__main__':
-    rounds, seeds, names = plain.argument(15), 3, ['lr_find', *RULES]
+    rounds, seeds, names = plain.argument(8), 3, ['lr_find', *RULES]
     plain.heading(f'{rounds} rounds')
     passes = {}
     for width, bs in (64, 32), (512, 64), (1024, 64):

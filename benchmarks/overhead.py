@@ -1,12 +1,11 @@
 """What `Learner` costs: `python benchmarks/overhead.py [rounds]`
 
 A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one thread. Variants and the loop by hand take
-turns in one process; a figure is the median over the rounds. First the time of a step, in passes of 500; then that of
-an epoch, of 20 batches for training and 5 for validation, or of 2 and 1 from different loaders. Then a pass over
-20,000 samples of 16 numbers and a label, shuffled, in batches of 64, without training: torch's loader reads a
-`TensorDataset` sample by sample; in a fit, the same loader's rows are taken at once, with the same order and the same
-random numbers. Last, a step of an MLP of 331,530 parameters, with AdamW, whose batches `Fingerprint` records in
-memory.
+turns in one process. First the time of a step, in passes of 500; then that of an epoch, of 20 batches for training and
+5 for validation, or of 2 and 1 from different loaders. Then a pass over 20,000 samples of 16 numbers and a label,
+shuffled, in batches of 64, without training: torch's loader reads a `TensorDataset` sample by sample; in a fit, the
+same loader's rows are taken at once, with the same order and the same random numbers. Last, a step of an MLP of
+331,530 parameters, with AdamW, whose batches `Fingerprint` records in memory.
 """
 from collections import deque
 
@@ -78,7 +77,7 @@ def recorded(*hooks):
 
 
 if __name__ == '__main__':
-    rounds = plain.argument(20)
+    rounds = plain.argument(12)
     plain.heading(f'{rounds} rounds')
     steps = {'by hand': by_hand(ready), 'bare': ours(ready), 'accuracy': ours(ready, metrics=[accuracy]),
              'five hooks that do nothing': ours(ready, hooks=[NoOp() for _ in range(5)]),

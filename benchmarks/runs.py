@@ -64,7 +64,7 @@ def main(rounds):
 
 
 if __name__ == '__main__':
-    rounds, found = plain.argument(6), []
+    rounds, found = plain.argument(3), []
     plain.heading(f'{rounds} rounds')
     plain.quiet(lambda: found.append(main(rounds)))()      # without the views
     times, until = found[0]
