@@ -98,7 +98,7 @@ def test_each_validation_is_judged(ends, tmp_path, capsys):
     # no row of the table has its value
     assert h.marked() is None and '*' not in repr(h) and '<b>' not in h.html()
     assert repr(h).endswith('weights of epoch 0, after batch 10')
-    assert 'in epoch 0, after batch 10, whose weights' in h.outcome()
+    assert '(epoch 0, after batch 10, the weights' in h.outcome()
     learn.remove_hook('Checkpoint')
     learn.fit(1, hooks=[stop_when(lambda learn: learn.training)])
     assert 'restored' not in repr(h)     # it has trained on

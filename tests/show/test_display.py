@@ -196,7 +196,7 @@ def test_the_best_rows_are_marked_and_the_last_line_names_the_best(where, losses
     lines = [o.split('\r')[-1].rstrip() for o in capsys.readouterr().out.split('\n')]
     rows = [o for o in lines if re.match(r'[ *] +\d', o)]
     assert [i for i, o in enumerate(rows) if o[0] == '*'] == best and len(rows) == len(losses)
-    assert len(losses) == 3 or 'best valid_loss 0.3 in epoch 2' in ' '.join(lines[-3:-1])
+    assert len(losses) == 3 or 'best valid_loss 0.3 (epoch 2' in ' '.join(lines[-3:-1])
 
 def test_the_status_line_tells_what_people_look_for(seen):
     learn = learner(hooks=[ALWAYS])

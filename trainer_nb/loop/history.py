@@ -218,8 +218,8 @@ class History(Shown):
         return what and f'{what}; learn.doctor() looks for the cause'
 
     def outcome(self) -> str:
-        "Say in a line how the latest fit ended: 'done: 3 epochs, best valid_loss 0.4 in epoch 2, whose weights …'"
-        latest, n, whose = self.latest, len(self) - self.latest.first, ', whose weights learn has'
+        "Say in a line how the latest fit ended: 'done: 3 epochs, best valid_loss 0.4 (epoch 2, the weights …'"
+        latest, n, whose = self.latest, len(self) - self.latest.first, ', the weights you have now'
         if latest.ended: return latest.ended
         if not self.n_steps: return 'nothing is trained yet'
         trouble = self.trouble
@@ -231,9 +231,9 @@ class History(Shown):
         if row is None:
             if trouble or best is None: return res
             row = self.epoch_rows[best]
-            if best < len(self) - 1: whose = f'; learn has the weights of epoch {self.epoch_rows[-1]["epoch"]}'
+            if best < len(self) - 1: whose = f'; you have the weights of epoch {self.epoch_rows[-1]["epoch"]}'
         value = format_value(row.get(latest.monitor[0], math.nan))
-        return f'{res}{";" if trouble else ","} best {latest.monitor[0]} {value} in {self.place(row)}{whose}'
+        return f'{res}{";" if trouble else ","} best {latest.monitor[0]} {value} ({self.place(row)}{whose})'
 
     # shown
 
