@@ -2,7 +2,8 @@
 
 No cell runs: outputs are those stored in the notebooks. An exported cell becomes the documentation of its public names.
 Nothing here is a list of names: a page in `nbs/api` says which modules it covers, `::: {.names of="show"}`, and gets
-their public names; a folder covers its modules that no page covers by name. `<!-- search: k-fold, ensemble -->` below a
+their public names as they are defined, after those it wants `first`; a folder covers its modules that no page covers by
+name. `<!-- search: k-fold, ensemble -->` below a
 heading leads a search there.
 """
 import ast, inspect, os, re
@@ -83,9 +84,14 @@ def public():   # list of `Name`
 
 
 @cache
-def tasks():    # dict: page → the modules and folders that it covers
-    found = {page: re.search(r'^::: \{\.names of="(.*)"\}', texts()[page][1], flags=re.M) for page in matching('api/*')}
-    return {page: m[1].split() for page, m in found.items()}
+def asked():    # dict: page → the modules and folders that it covers, the names that it wants first
+    pattern = re.compile(r'^::: \{\.names of="([^"]*)"(?: first="([^"]*)")?\}', flags=re.M)
+    return {page: [(o or '').split() for o in pattern.search(texts()[page][1]).groups()] for page in matching('api/*')}
+
+
+def line(o):
+    "Return where a name is defined; constants come first"
+    return 0 if o.shown in constants() else inspect.findsource(o.symbol)[1]
 
 
 def covers(name, module): return f'{module}.'.startswith(f'{name}.')
@@ -93,19 +99,22 @@ def covers(name, module): return f'{module}.'.startswith(f'{name}.')
 
 def task_of(module):
     "Return the API page that covers a module: one that names it, else one that names its folder"
-    found = [(len(o), page) for page, covered in tasks().items() for o in covered if covers(o, module)]
+    found = [(len(o), page) for page, (covered, _) in asked().items() for o in covered if covers(o, module)]
     if not found: raise ValueError(f'No page in nbs/api covers the module {module}: name it there, or its folder.')
     return max(found)[1]
 
 
-def names_of(page):
-    "List the names of an API page, in the order in which it names modules and folders"
-    def place(o): return next(i for i, name in enumerate(tasks()[page]) if covers(name, o.module))
-    return sorted((o for o in public() if task_of(o.module) == page), key=place)
+def names_of(page, with_guests=False):
+    "List the names of an API page: those that it wants first, perhaps of other pages, then by modules"
+    modules, first = asked()[page]
+    def place(o):
+        found = (i for i, name in enumerate(modules) if covers(name, o.module))
+        return first.index(o.shown) if o.shown in first else len(first), next(found, 0), '.' in o.shown, line(o)
+    return sorted((o for o in public() if task_of(o.module) == page or with_guests and o.shown in first), key=place)
 
 
 def names_on(page):     # classes and functions come before verbs
-    return sorted((o for o in public() if homes()[o.module] == page), key=lambda o: '.' in o.shown)
+    return sorted((o for o in public() if homes()[o.module] == page), key=lambda o: ('.' in o.shown, line(o)))
 
 
 def docstring(o):
@@ -135,7 +144,7 @@ def names_table(names):
     return table('names', [(f'[`{o.shown}`](#{o.label})', lookup.linkify(about(o.shown, o.symbol))) for o in names])
 
 
-def all_names(): return '\n\n'.join(f'## {first_lines(o)[0]}\n\n{names_table(names_of(o))}' for o in tasks())
+def all_names(): return '\n\n'.join(f'## {first_lines(o)[0]}\n\n{names_table(names_of(o))}' for o in asked())
 
 
 # What pages say of other pages
@@ -166,13 +175,13 @@ def filled(s, page):
         kind, wanted, left_out = m.groups()
         if kind == 'names' and wanted is None: return all_names()
         if kind == 'names':
-            found = names_of(page)
-            return f'{names_table(found)}\n\n## Pages\n\n{linked(sorted({homes()[o.module] for o in found}), folder)}'
+            pages = sorted({homes()[o.module] for o in names_of(page)})
+            return f'{names_table(names_of(page, with_guests=True))}\n\n## Pages\n\n{linked(pages, folder)}'
         if kind == 'inner': found = [o for module, o in homes().items() if module != 'all' and not names_on(o)]
         else: found = [o for o in matching(wanted) if o not in (page, *matching(left_out or ''))]
         return linked(found, folder)
-    asked = r'^::: \{\.(pages|names|inner)(?: of="([^"]*)")?(?: but="([^"]*)")?\}\n:::$'
-    return re.sub(asked, division, s, flags=re.M)
+    wants = r'^::: \{\.(pages|names|inner)(?: of="([^"]*)")?(?: but="([^"]*)")?(?: first="[^"]*")?\}\n:::$'
+    return re.sub(wants, division, s, flags=re.M)
 
 
 @cache
@@ -203,15 +212,14 @@ def entries(page):  # list of (entry, id on the page, in the general index?, fir
 
 def signature(f, title):
     "Return the signature of `f` with its title and without annotations; '' if Python does not know it"
-    empty, params = inspect.Parameter.empty, []
+    params = []
     try: known = inspect.signature(f).parameters
     except ValueError: return ''
     for k, p in known.items():
-        if k == 'self' or k == 'learn' and title.startswith('Learner.'): continue       # a verb of another wing
-        default = getattr(p.default, '__name__', None) or ('...' if p.default is ... else repr(p.default))
-        words = type('Words', (str,), {'__repr__': str.__str__})(default)
-        params.append(p.replace(annotation=empty, default=empty if p.default is empty else words))
-    return title + str(inspect.Signature(params))
+        if k != 'self' and (k != 'learn' or not title.startswith('Learner.')):      # of a verb of another wing
+            params.append(p.replace(annotation=inspect.Parameter.empty))
+    named = r"<(?:class|function|built-in function) '?(?:\w+\.)*(\w+)[^>]*>"     # a default
+    return title + re.sub(named, r'\1', str(inspect.Signature(params))).replace('Ellipsis', '...')
 
 
 def described(o, name, level='###'):

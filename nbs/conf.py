@@ -1,7 +1,6 @@
 """Configure the docs site: `make docs` builds `_docs/html/index.html`
 
-`_pages.py` converts notebooks to pages. Beside each page stands its Markdown twin; `llms.txt` and `sitemap.xml` name
-all of them.
+`_pages.py` converts notebooks to pages. Beside each page stands its Markdown twin; `llms.txt` names all of them.
 """
 import re, sys
 from pathlib import Path
@@ -105,7 +104,7 @@ def add_entries(app, doctree):
 
 
 def write_lists(app, error):
-    "Write the twins, and two lists of all pages: for programs that read Markdown, and for search engines"
+    "Write the twins, and a list of them for programs that read Markdown"
     if error or app.builder.name != 'html': return
     labels, pages = app.env.get_domain('std').anonlabels, sorted(twins)
     lines = [f'# {cfg.title}', '', f'> {cfg.description}', '',
@@ -116,9 +115,6 @@ def write_lists(app, error):
         lead = re.match(r'# .*\n+(.*)', text)[1]
         lines.append(f'- [{app.env.titles[page].astext()}]({site}{page}.md): {lead}')
     (app.outdir/'llms.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
-    urls = '\n'.join(f'  <url><loc>{site}{page}.html</loc></url>' for page in pages)
-    sitemap = f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}\n</urlset>\n'
-    (app.outdir/'sitemap.xml').write_text(f'<?xml version="1.0" encoding="UTF-8"?>\n{sitemap}', encoding='utf-8')
 
 
 def mathml(self, node):

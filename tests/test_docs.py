@@ -81,9 +81,9 @@ def test_every_public_name_has_its_line_in_the_api(monkeypatch):
     "In one task, with a link and a sentence, and so has each verb of `Learner`"
     monkeypatch.syspath_prepend(str(root/'nbs'))
     pages = import_module('_pages')
-    listed = [o for page in pages.tasks() for o in pages.names_of(page)]
+    listed = [o for page in pages.asked() for o in pages.names_of(page)]
     shown = [o.shown for o in listed]
-    assert sorted(shown) == sorted(set(shown)) and len(pages.tasks()) >= 8
+    assert sorted(shown) == sorted(set(shown)) and len(pages.asked()) >= 8
     assert not set(names) - set(shown) and {'learn.fit', 'learn.lr_find', 'learn.save', 'learn.resume'} <= set(shown)
     assert not [o.shown for o in listed if not pages.about(o.shown, o.symbol)]
     text = pages.all_names()

@@ -6,14 +6,18 @@
 __all__ = []
 
 # %% ../nbs/99_all.ipynb #0784fd25
+import inspect, sys
 from inspect import isclass, isfunction
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from .base import batch_size, set_seed, show_error, to_device, with_comments as _with_comments
+from trainer_nb.base import (
+    batch_size, set_seed, show_error, show_versions, to_device, with_comments as _with_comments
+)
 from trainer_nb.data import (
     Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, split
 )
@@ -43,7 +47,7 @@ from trainer_nb.runs import (
 # %% ../nbs/99_all.ipynb #3511130e
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
-    'batch_size', 'set_seed', 'show_error', 'to_device',
+    'batch_size', 'set_seed', 'show_error', 'show_versions', 'to_device',
     'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError',
     'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
@@ -65,3 +69,14 @@ for _o in list(globals().values()):
     _f = _o.__init__ if isclass(_o) else _o
     _is_ours = isfunction(_f) and _f.__module__.startswith('trainer_nb.')
     if _is_ours and 'Parameters:' not in (_f.__doc__ or ''): _with_comments(_f)
+
+# %% ../nbs/99_all.ipynb #5ab10002
+_STABILITY = {       # what may change, and the names; all others are stable
+    'New: a minor version may change it, after a warning.': (
+        'SpikeGuard', 'Fingerprint', 'diff', 'sweep', 'TableNet', 'Learner.check_resume', 'Learner.doctor', 'Run.fork'),
+    'Experimental: any version may change it.': ('Ray', 'Slurm', 'TrackioLogger', 'Samples')}
+for _what, _names in _STABILITY.items():
+    for _name in _names:
+        _o = attrgetter(_name)(sys.modules[__name__])
+        _doc, *_rest = inspect.cleandoc(_o.__doc__).partition('\n\nParameters:\n')
+        _o.__doc__ = f'{_doc}\n\n{_what}{"".join(_rest)}'

@@ -17,10 +17,14 @@ def loaders(n):
     train, valid = TensorDataset(*points(n, 1)), TensorDataset(*points(20, 2))
     return DataLoader(train, batch_size=8, shuffle=True), DataLoader(valid, batch_size=8)
 
-def mean(model, dl, f):
-    "Of the sums over batches that `f` returns, in evaluation mode"
+def evaluated(model, dl, f):
+    "What `f` returns of each batch, in evaluation mode"
     model.eval()
-    with torch.no_grad(): return sum(map(f, dl))/len(dl.dataset)
+    with torch.no_grad(): return [f(batch) for batch in dl]
+
+def mean(model, dl, f):
+    "Of the sums over batches that `f` returns"
+    return sum(evaluated(model, dl, f))/len(dl.dataset)
 
 def loop(model, train_dl, opt, loss_of, sched=None, clip=None, after=dict, n_epochs=2):
     "The loop by hand of most programs, which yields (name, value); `after` returns those of an epoch by name"
