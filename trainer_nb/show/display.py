@@ -7,7 +7,7 @@ __all__ = ['STATES', 'front_end', 'Budget', 'Status', 'Notebook', 'Text', 'open_
            'Pace', 'Onlooker', 'harmless', 'Display', 'Log', 'show']
 
 # %% ../../nbs/show/02_display.ipynb #ceb80347
-import logging, math, sys, warnings
+import gc, logging, math, sys, warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,7 +42,6 @@ class Budget:
         self.share, self.opened = share, perf_counter()
         self.next = 0.          # clock of the next drawing
         self.n = 0              # number of drawings
-        self.latest = math.inf  # seconds that the latest one took
 
     @property
     def is_due(self) -> bool: return perf_counter() >= self.next
@@ -50,14 +49,14 @@ class Budget:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         "Measure the body as one drawing, by the time that this thread works, and plan the next one"
-        start, before = perf_counter(), thread_time()
+        start, before, collects = perf_counter(), thread_time(), gc.isenabled()
+        gc.disable()        # garbage of the training takes 0.1 s beside torch, which is no drawing
         try: yield
         finally:
+            if collects: gc.enable()
             self.n += 1
-            took = thread_time() - before
-            # the shorter of two: once in a while Python collects garbage in one, 0.1 s of it beside torch
-            pause = min(took, self.latest)/self.share if start >= self.opened + 1 else 0.
-            self.latest, self.next = took, start + max(.2, pause)
+            pause = (thread_time() - before)/self.share if start >= self.opened + 1 else 0.
+            self.next = start + max(.2, pause)
 
 # %% ../../nbs/show/02_display.ipynb #ebd2f1fe
 _AMBER = '#E69F00'
