@@ -58,10 +58,7 @@ def in_turn(passes, rounds, warm=1, before=gc.collect, clock=timed):
     return times
 
 def table(times, base, what='variant', per='ms', scale=1e3):
-    """Print `times` in `per`, their lower quartile and median, and the lower quartile × that of the row `base(name)`
-
-    What else the machine does only adds to a time: the lower quartile tells more of the program than the median.
-    """
+    "Print `times` in `per`: lower quartile (a busy machine only adds), median, and the quartile × the row `base(name)`"
     print(f'| {what} | {per}, lower quartile | median | × by hand |\n| --- | ---: | ---: | ---: |')
     low = {name: quantiles(ts, n=4)[0] for name, ts in times.items()}
     for name, ts in times.items():
