@@ -3,8 +3,7 @@
 No cell runs: outputs are those stored in the notebooks. An exported cell becomes the documentation of its public names.
 Nothing here is a list of names: a page in `nbs/api` says which modules it covers, `::: {.names of="show"}`, and gets
 their public names as they are defined, after those it wants `first`; a folder covers its modules that no page covers by
-name. `<!-- search: k-fold, ensemble -->` below a
-heading leads a search there.
+name. `<!-- search: k-fold, ensemble -->` below a heading leads a search there.
 """
 import ast, inspect, os, re
 from base64 import b64decode
@@ -212,14 +211,15 @@ def entries(page):  # list of (entry, id on the page, in the general index?, fir
 
 def signature(f, title):
     "Return the signature of `f` with its title and without annotations; '' if Python does not know it"
-    params = []
+    empty, params = inspect.Parameter.empty, []
     try: known = inspect.signature(f).parameters
     except ValueError: return ''
     for k, p in known.items():
-        if k != 'self' and (k != 'learn' or not title.startswith('Learner.')):      # of a verb of another wing
-            params.append(p.replace(annotation=inspect.Parameter.empty))
-    named = r"<(?:class|function|built-in function) '?(?:\w+\.)*(\w+)[^>]*>"     # a default
-    return title + re.sub(named, r'\1', str(inspect.Signature(params))).replace('Ellipsis', '...')
+        if k == 'self' or k == 'learn' and title.startswith('Learner.'): continue       # a verb of another wing
+        default = getattr(p.default, '__name__', None) or ('...' if p.default is ... else repr(p.default))
+        words = type('Words', (str,), {'__repr__': str.__str__})(default)
+        params.append(p.replace(annotation=empty, default=empty if p.default is empty else words))
+    return title + str(inspect.Signature(params))
 
 
 def described(o, name, level='###'):
