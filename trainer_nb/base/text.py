@@ -274,14 +274,14 @@ RNG_KINDS = {       # for `check_kinds`
 }
 
 def rng_state(
-    kinds: Iterable[str] = ('python', 'torch', 'numpy', 'cuda', 'mps'),
+    kinds: Sequence[str] | None = None,     # of 'python', 'torch', 'numpy', 'cuda', 'mps'; None: all
 ) -> dict[str, Any]:
     "Read the RNG states of the global generators. Do not change them"
     readers: dict = {
         'python': random.getstate, 'torch': torch.get_rng_state, 'numpy': partial(np.random.get_state, legacy=False)}
     if torch.cuda.is_initialized(): readers['cuda'] = torch.cuda.get_rng_state_all
     if torch.backends.mps.is_available(): readers['mps'] = torch.mps.get_rng_state
-    return {k: read() for k, read in readers.items() if k in kinds}
+    return {k: read() for k, read in readers.items() if kinds is None or k in kinds}
 
 def set_rng_state(state: dict[str, Any]) -> None:
     "Restore the RNG states of the global generators"

@@ -11,7 +11,7 @@ __all__ = ['GENERATORS', 'RNG_STATE_KINDS', 'running', 'made_of', 'each', 'sampl
 import random, signal, warnings
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from itertools import islice
@@ -87,11 +87,10 @@ RNG_STATE_KINDS = [(RNG_KINDS, [[object]])]      # for `check_kinds`
 
 def rng_states(
     *dls: Any,
-    kinds: tuple | None = None,     # of global RNGs; None: all
+    kinds: Sequence[str] | None = None,     # of global RNGs, as for `rng_state`
 ) -> tuple[dict, list]:
     "Read the states of the global RNGs, and of what the loaders draw from"
-    own = [[_how(o)[0](o) for o in loader_generators(dl)] for dl in dls]
-    return rng_state() if kinds is None else rng_state(kinds), own
+    return rng_state(kinds), [[_how(o)[0](o) for o in loader_generators(dl)] for dl in dls]
 
 def set_rng_states(state: Any, *dls: Any) -> None:
     "Restore what `rng_states` read, with the same loaders"

@@ -28,7 +28,7 @@ def accuracy(
     targ: Tensor,  # class ids, (bs, ...) or (bs, 1, ...) int64; those below 0, such as -100, do not count
 ) -> Tensor:       # fraction correct, 0-d float in [0, 1]; nan if no target counts
     "Fraction of targets whose class has the largest logit; over an epoch each target counts once"
-    return torch.as_tensor(_accuracy(pred, targ)[0], dtype=torch.float32)
+    return torch.as_tensor(_accuracy(pred, targ)[0], dtype=torch.get_default_dtype())
 
 def _accuracy(pred, targ):
     "Return the accuracy, and the number of targets that count; of packed or jagged sequences, those of all tokens"
@@ -150,7 +150,7 @@ def column_names(sets: Sequence[str], metrics: Sequence[Metric]) -> list[str]:
 def check_sets(sets: Sequence[str], metrics: Sequence[Metric]) -> None:
     "Refuse metrics and validation sets that would share a column; () is a single unnamed set"
     names = column_names(sets, metrics)
-    for o in names if len({*names}) < len(names) else ():
+    for o in names:
         if names.count(o) > 1: raise ValueError(
             f'two columns would be called valid_{o}, with the validation sets {", ".join(map(repr, sets)) or "()"} '
             f'and the metrics {", ".join(map(repr, metrics))}: rename a set or a metric, Metric(f, name=...)')
