@@ -5,11 +5,11 @@ is noted, and until it shows its effect on the training. The buttons are those o
 and beside a cell that computes, and of `Controls` in a fit, whose cell computes. Batches take 20 ms. Last, a run's
 buttons where the front end knows no subshells. The target is 300 ms.
 """
-import platform, sys
+import sys
 from pathlib import Path
 from statistics import median
 
-import torch
+import plain
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]/'tests'))
 from browser.lab import Jupyter, missing    # noqa: E402
@@ -82,7 +82,7 @@ def measured(page, view, n, is_busy):
 
 
 def main(n):
-    print(f'torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, {n} clicks on each\n')
+    plain.heading(f'{n} clicks on each')
     print('| app | buttons of | kernel | button | noted, median ms | worst | done, median ms | worst |\n'
           '| --- | --- | --- | --- | ---: | ---: | ---: | ---: |')
     kinds = ('a run', False), ('a run', True), ('a fit', True)
@@ -100,4 +100,4 @@ def main(n):
 
 if __name__ == '__main__':
     if why := missing(): sys.exit(why)
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
+    main(plain.argument(4))

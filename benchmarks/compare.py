@@ -20,7 +20,6 @@ from trainer_nb.all import compare
 from trainer_nb.runs.folder import RunFolder
 from trainer_nb.runs.engine import now_here
 
-FEED = 'import sys; sys.path.insert(0, {!r}); import compare; compare.feed({!r}, {}, {})'
 VIEW = '''import json, time
 from trainer_nb.all import attach, compare
 from trainer_nb.runs.live import LiveCell
@@ -119,7 +118,7 @@ def live(n, seconds, rate=100, each=100):
         for i in range(n):
             folder = make(Path(home)/f'run{i}', 'running')
             for start in range(0, 1000, each): append(folder, start, each)
-        feeder = subprocess.Popen([sys.executable, '-c', FEED.format(str(Path(__file__).parent), home, rate, each)])
+        feeder = subprocess.Popen([sys.executable, '-c', plain.program(f'compare.feed({home!r}, {rate}, {each})')])
         try:
             run(VIEW.format(n=n, home=home))
             (gaps, drawing, _), (calm, _, whole) = [run(LOOK.format(seconds=seconds, busy=o)) for o in (1, 0)]

@@ -93,10 +93,9 @@ def memory(name):
 
 def elsewhere(call, in_kernel=False):
     "What `call` prints in a process of its own, or in a kernel"
-    if in_kernel: out = plain.in_a_kernel(f'digits.{call}')
-    else:
-        code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport digits\ndigits.{call}'
-        out = subprocess.check_output([sys.executable, '-c', code], text=True)
+    call = f'digits.{call}'
+    if in_kernel: out = plain.in_a_kernel(call)
+    else: out = subprocess.check_output([sys.executable, '-c', plain.program(call)], text=True)
     return json.loads(out.splitlines()[-1])
 
 def memories(rounds):

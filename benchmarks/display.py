@@ -1,8 +1,8 @@
 """What the live display costs, in a real Jupyter kernel: `python benchmarks/display.py [seconds]`
 
 The display's share of the wall time, for steps of 50 µs, 1 ms and 100 ms, by comparing fits with and without a
-display. In the first second, pictures come at once; after it, the budget of 2 % holds.
-Then the milliseconds of an update when many steps are already recorded.
+display. In the first second, pictures come at once; after it, drawing has a budget of 2 %, which does not count what
+the kernel sends. Then the milliseconds of an update when many steps are already recorded.
 """
 from bisect import bisect_left
 from statistics import median

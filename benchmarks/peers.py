@@ -190,10 +190,9 @@ if __name__ == '__main__':
         logging.disable(logging.WARNING)
         print(json.dumps(measure(sys.argv[2], float(sys.argv[3]))))
         sys.exit()
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 6
+    seconds = plain.argument(6.)
     results = {'date': str(date.today()), 'python': platform.python_version(), 'torch': torch.__version__,
-               'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used',
-               'libraries': {}}
+               'machine': f'{platform.machine()}, {os.cpu_count()} cores, 1 thread used', 'libraries': {}}
     for name, package in PACKAGES.items():
         env = {**os.environ, 'KERAS_BACKEND': 'torch', 'CUDA_VISIBLE_DEVICES': '', 'TERM': 'dumb'}
         res = subprocess.run([sys.executable, __file__, '--one', name, str(seconds)], capture_output=True, text=True,

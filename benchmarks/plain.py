@@ -65,11 +65,14 @@ def table(times, base, what='variant', per='ms', scale=1e3):
         cells = (f'{scale*o:.{2 if scale*o < 100 else 1}f}' for o in (low[name], median(ts)))
         print(f'| {name} | {" | ".join(cells)} | {low[name]/low[base(name)]:.3f} |', flush=True)
 
+def program(call):
+    "What runs `call`, of a module beside this one, in another process"
+    return f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport {call.split(".")[0]}\n{call}'
+
 def in_a_kernel(call):
     "Run `call`, of a module beside this one, in a kernel; returns what it printed"
     import nbformat
     from nbclient import NotebookClient
-    code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport {call.split(".")[0]}\n{call}'
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(program(call))])
     NotebookClient(nb, timeout=None, kernel_name='python3').execute()
     return ''.join(o.text for o in nb.cells[0].outputs if o.output_type == 'stream')

@@ -5,7 +5,6 @@ run also writes its record, its status and its output. They take turns. Then the
 that a window can see, with one process and with two.
 """
 import subprocess, sys, tempfile
-from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 
@@ -19,7 +18,6 @@ from trainer_nb.all import Learner
 N = 200     # batches of an epoch
 SIZES = {'64 units': (64, 24), '1024 units': (1024, 8)}      # → units, epochs; steps of 0.5 ms, and of 4
 WARM = 2    # epochs that do not count
-FIT = 'import sys; sys.path.insert(0, {!r}); import runs; print(*runs.made({!r}).fit({}).epochs["time_s"])'
 torch.set_num_threads(1)
 
 
@@ -29,9 +27,11 @@ def made(name):
     model = nn.Sequential(nn.Linear(64, n), nn.ReLU(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, 1))
     return Learner(model, (x, x[:, :1]), loss_fn=F.mse_loss, bs=64, device='cpu', display=False)
 
+def fit(name): print(*made(name).fit(SIZES[name][1]).epochs['time_s'])
+
 def in_foreground(name):
     "Median seconds of an epoch of `fit`, in a fresh process"
-    code = FIT.format(str(Path(__file__).parent), name, SIZES[name][1])
+    code = plain.program(f'runs.fit({name!r})')
     return median([float(o) for o in subprocess.check_output([sys.executable, '-c', code]).split()][WARM:])
 
 def in_background(name):
