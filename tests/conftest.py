@@ -11,6 +11,7 @@ sys.path[:0] = [str(tests), *sorted({str(o.parent) for o in tests.glob('*/test_*
 # as under nohup
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)                            # sums in one order, and no fight for the cores
+if sys.platform == 'darwin': torch.accelerator.is_available = lambda: False    # a hosted Mac has no memory for its GPU
 
 
 # files that take longest, and begin first, so that no worker is left with one of them at the end

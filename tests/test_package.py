@@ -1,5 +1,5 @@
 "What is published: an sdist and a wheel, and the wheel trains where nothing of ours was installed before."
-import os, shutil, subprocess, sys, tarfile, venv
+import os, re, shutil, subprocess, sys, tarfile, venv
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
@@ -40,12 +40,22 @@ def dist(tmp_path_factory):
 def test_contents(dist):
     wheel, = dist.glob('*.whl')
     names = {*ZipFile(wheel).namelist()}
-    assert {'trainer_nb/__init__.py', 'trainer_nb/all.py', 'trainer_nb/_modidx.py', 'trainer_nb/py.typed'} <= names
+    modules = {o.relative_to(root).as_posix() for o in root.glob('trainer_nb/**/*.py')} - {'trainer_nb/_modidx.py'}
+    assert {o for o in names if not o.startswith('trainer_nb-')} == modules | {'trainer_nb/py.typed'}
+    assert not any(o.endswith('entry_points.txt') for o in names)       # of nbdev, into the module that is left out
     assert {o.split('/')[0].split('-')[0] for o in names} == {'trainer_nb'}     # no nbs, no tests
     assert any(o.endswith('licenses/LICENSE') for o in names)
     sdist, = dist.glob('*.tar.gz')
     with tarfile.open(sdist) as f: names = {o.split('/')[-1] for o in f.getnames()}
     assert {'settings.ini', 'LICENSE', 'README.md'} <= names
+
+def test_links_of_the_description_leave_the_package_index(dist):
+    wheel, = dist.glob('*.whl')
+    with ZipFile(wheel) as f: text = f.read(f'trainer_nb-{version("trainer_nb")}.dist-info/METADATA').decode()
+    links = re.findall(r'\]\((.*?)\)', text)
+    ours = [o.split('/', 7)[5:] for o in links if re.search('/(raw|blob)/', o)]
+    assert all(o.startswith('https://') for o in links) and all((root/path).is_file() for _, _, path in ours)
+    assert ['raw', f'v{version("trainer_nb")}', 'nbs/_static/live.webp'] in ours and len(ours) > 3
 
 def test_trains_in_a_clean_environment(dist, tmp_path):
     """With the newest versions of what it needs; torch, 700 MB, is not installed again: the environment finds links to

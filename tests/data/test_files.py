@@ -2,7 +2,7 @@
 import numpy as np, pytest, torch
 from PIL import Image
 
-from trainer_nb.all import Images, Texts
+from trainer_nb.all import F, Images, Learner, Texts, nn
 
 NOISE = np.random.default_rng(0).random((4, 6))
 
@@ -32,12 +32,46 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(Exception) as e: [images[i] for i in range(5)]       # noqa: PT011  PIL has several
     assert str(path) in str(e.value) + ''.join(e.value.__notes__)
 
-@pytest.mark.parametrize('name', ['valid', 'val', 'validation'])
+def parts(images): return [[images.files[i].parts[-3] for i in o.indices] for o in (images.train, images.valid)]
+
+@pytest.mark.parametrize('name', ['valid', 'val', 'validation', 'test'])
 def test_a_folder_that_is_divided_stays_so(name, tmp_path):
-    for part, n in ('train', 5), (name, 3), ('test', 2): folder(tmp_path/part, n=n)
+    for part, n in {'test': 2, 'train': 5, name: 3}.items(): folder(tmp_path/part, n=n)
     images = Images(tmp_path)
-    parts = [[images.files[i].parts[-3] for i in o.indices] for o in (images.train, images.valid)]
-    assert images.classes == ['cat', 'dog'] and parts == [['train']*10, [name]*6]
+    assert images.classes == ['cat', 'dog'] and parts(images) == [['train']*10, [name]*6]
+
+def test_two_folders(tmp_path):
+    for part, n in ('here', 5), ('there', 3): folder(tmp_path/part, n=n)
+    for there in tmp_path/'there', str(tmp_path/'there'), sorted(tmp_path.glob('there/*/*')):
+        assert parts(Images(tmp_path/'here', valid=there)) == [['here']*10, ['there']*6]
+    folder(tmp_path/'other', ['cat', 'bird', 'fox'])
+    with pytest.raises(ValueError, match='has the class bird, fox: '): Images(tmp_path/'here', valid=tmp_path/'other')
+    with pytest.raises(ValueError, match='share none'): Images(tmp_path/'here', valid=tmp_path/'here')
+
+@pytest.mark.parametrize('wrong, words', [
+    (lambda o: Images(o, 48), 'labels is 48: .*size=48'), (lambda o: Images(o/'a', o/'b'), 'labels is .*valid=other'),
+    (lambda o: Images([o/'a', o/'b']), 'valid=other'), (lambda o: Images(o/'none'), 'none holds no .*expected a fold'),
+    (lambda o: Images(o, size=(3, 48, 48)), r'size is \(3, 48, 48\)'), (lambda o: Images(o, size=48.), 'size is 48.0'),
+    (lambda o: Learner(nn.Linear(1, 1), o), 'Images.*Path'),
+    (lambda o: Learner(nn.Linear(1, 1), str(o)), 'Images.*got str')])
+def test_what_a_person_may_type_first(wrong, words, tmp_path):
+    for name in 'ab': folder(tmp_path/name)
+    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=words): wrong(tmp_path)
+
+def test_predict_takes_a_path_or_a_picture_as_it_takes_a_list(tmp_path):
+    rng = np.random.default_rng(0)
+    images = Images(folder(tmp_path, make=lambda k, i: Image.fromarray(rng.integers(0, 256, (4, 6, 3), 'uint8'))))
+    learn = Learner(nn.Sequential(nn.Flatten(), nn.Linear(72, 2)), images, loss_fn=F.cross_entropy, display=False)
+    path = images.files[7]
+    expected = learn.predict(images.read(path)[None])
+    assert expected.shape == (1, 2) and not torch.equal(expected, learn.predict(images.files[0]))
+    for x in path, str(path), [path], Image.open(path), [Image.open(path)]:
+        assert torch.equal(learn.predict(x), expected)
+    turned = Image.open(path).rotate(90, expand=True)
+    turned.getexif()[0x112] = 6     # as cameras do
+    assert torch.equal(learn.predict(turned), expected)
+    for x in path, Image.open(path):
+        with pytest.raises(TypeError, match='nothing in this learner reads one'): Learner(nn.Linear(1, 1)).predict(x)
 
 def test_masks_keep_their_ids(tmp_path):
     x, y = (folder(tmp_path/o, ['all'], 10, make) for o, make in (

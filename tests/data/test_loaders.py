@@ -36,6 +36,22 @@ def test_the_status_says_that_the_loop_waits(wait, work, percent, n, monkeypatch
         shares = [int(o.split('waiting for data: ')[1].split(' %')[0]) for t, o in lines if t > 4]
         assert 'Loader is slower than the model' in lines[-1][1] and all(abs(o - percent) <= 2 for o in shares)
 
+def test_a_tensor_alone_is_data_without_targets():
+    "As of a GAN: its batches are those of `(x,)`; a loss function that needs a target refuses it at once"
+    x, y = problem()
+    def step(batch, learn):
+        real, = batch
+        return {'loss': learn.model(real).square().mean()}
+    def losses(*data):
+        torch.manual_seed(0)
+        learn = make_learner(torch.nn.Linear(4, 1), *data, train_step=step, bs=8, seed=0)
+        learn.fit(2)
+        return [learn.history.epochs[k] for k in ('train_loss', 'valid_loss')]
+    expected = losses((x,), (x[:8],))
+    assert losses(x, x[:8]) == losses(x.numpy(), x[:8].numpy()) == expected
+    for data in (x, None), ((x, y), y):
+        with pytest.raises(TypeError, match='Tensor alone has no targets for loss_fn'): make_learner(None, *data)
+
 class Rising(torch.nn.Linear):
     "Writes to its input"
     def forward(self, x, **kwargs): return super().forward(x.relu_().sub_(1))

@@ -141,7 +141,7 @@ IN_FIT = {
 # what the learner itself refuses
 AT_ONCE = {
     'text in a data frame': (on(pd.DataFrame({'a': [1.], 'kind': ['x']}), pd.Series([0])), "'kind'", 'get_dummies'),
-    'a tensor alone': ({**on(), 'train_dl': X}, 'no loader', r'a tuple, \(inputs, targets\)'),
+    'a tensor alone': ({**on(), 'train_dl': X}, 'no targets', r'a tuple, \(inputs, targets\)'),
     'other lengths': (on(X, Y[:5]), r'\[24, 5\]', 'must agree'),
     'a scheduler as a hook': (on(hooks=[STEP_LR]), 'is not a hook', r'LRScheduler\(lambda opt: StepLR'),
     'lists of arrays and labels': (on([*X.numpy()], Y.tolist()), 'read as 2 batches', r'np\.stack\(x\)'),

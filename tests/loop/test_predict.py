@@ -89,7 +89,7 @@ def test_inputs_that_the_model_needs_are_no_targets():
         assert torch.allclose(learn.predict(data), expected, atol=1e-6)
 
 @pytest.mark.parametrize('data, words', [
-    (('hello',), "text 'hello'.*list of texts"), ((X,), r'predict\(a, b\)'), (({'a': X},), 'pass all of them'),
+    (('hello',), 'a str, and nothing.* a list of texts'), ((X,), r'predict\(a, b\)'), (({'a': X},), 'pass all of them'),
     (([(X, Y)], Y), 'one tensor or array')], ids=['text', 'tensor', 'dict', 'loader'])
 def test_what_predict_cannot_take(data, words):
     with pytest.raises(TypeError) as e: make_learner(TwoInputs(4, 3)).predict(*data)

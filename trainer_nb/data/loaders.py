@@ -392,6 +392,7 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
     if isinstance(data, Mapping):
         loaders = {name: as_loader(o, bs, shuffle, device, dtype, like) for name, o in _checked(data).items()}
         return (Loaders if shuffle else ValidSets)(loaders)
+    if _is_array(data): data = (data,)      # without targets
     if isinstance(data, tuple) and data and all(map(_is_array, data)):
         data = [_ordered(o, names) for o, names in zip(data, [*getattr(like, 'columns', ()), *[None]*len(data)])]
         res = TensorLoader(*data, bs=bs, shuffle=shuffle, device=device, dtype=dtype)
@@ -402,11 +403,9 @@ def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | 
         f'a tuple of {len(data)} lists would be read as {len(data)} batches: pass arrays, (np.stack(x), np.array(y))')
     if isinstance(data, IterableDataset): return DataLoader(data, batch_size=bs)
     if isinstance(data, Dataset) or _is_map(data): return DataLoader(data, batch_size=bs, shuffle=shuffle)
-    if _is_array(data): raise TypeError(
-        f'{type(data).__name__} alone is no loader: pass a tuple, (inputs, targets), or (inputs,) '
-        'for a step that needs no targets')
-    if hasattr(data, '__iter__') or hasattr(data, '__getitem__'): return data
-    raise TypeError(f'expected a loader, any iterable of batches, or a tuple of tensors; got {type(data).__name__}')
+    if type(data) is not str and (hasattr(data, '__iter__') or hasattr(data, '__getitem__')): return data
+    raise TypeError('expected a loader, any iterable of batches, a tuple of tensors, or what reads a folder, such as '
+                    f'Images(folder, size=48); got {type(data).__name__}')
 
 def _is_map(data):
     "Whether it is a data set by its methods: Hugging Face's, or one that cannot be iterated"

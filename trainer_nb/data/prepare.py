@@ -286,7 +286,9 @@ def _files_in(where, endings=_IMAGES):
     if not isinstance(where, _PATH): found = [*map(Path, where)]
     else: found = [o for o in sorted(Path(where).rglob('*')) if o.suffix.lower() in endings
                    and '/.' not in f'/{o.relative_to(where).as_posix()}']      # hidden
-    if not found: raise FileNotFoundError(f'{where} holds no files that end in {listed(endings)}')
+    if not found or found[0].is_dir(): raise FileNotFoundError(
+        f'{where} holds no files that end in {listed(endings)}: expected a folder, or a list of files; of two '
+        'folders, Images(folder, valid=other)')
     return found
 
 def _class_ids(samples, labels):
@@ -312,12 +314,13 @@ def _class_ids(samples, labels):
 def _folders(where):
     "Return the folders for training and validation in a folder, as of ImageNet or Keras, or what is given"
     if not isinstance(where, _PATH): return [where]
-    pairs = [(Path(where, 'train'), Path(where, k)) for k in ('valid', 'val', 'validation')]
+    pairs = [(Path(where, 'train'), Path(where, k)) for k in ('valid', 'val', 'validation', 'test')]
     return next((o for o in pairs if all(map(Path.is_dir, o))), [where])
 
 def _opened(path):
-    "Read a picture, turned as its EXIF data says"
+    "Read a picture, or take one of PIL, turned as its EXIF data says"
     from PIL import Image, ImageOps
+    if isinstance(path, Image.Image): return ImageOps.exif_transpose(path)
     try:
         with Image.open(path) as f: return ImageOps.exif_transpose(f)
     except Exception as e:
@@ -335,14 +338,15 @@ def _size(path):
 class Images(Prepared, Dataset):
     """Pictures, float32 (channels, h, w) in [0, 1], and their classes, or masks of ids, int64 (h, w)
 
-    A folder with subfolders `train` and `valid`, or `val` or `validation`, is divided so.
+    A folder with subfolders `train` and `valid`, or `val`, `validation` or else `test`, is divided so.
     """
     kinds = {'classes': (None, [str]), 'size': (None, [int]), 'mode': str}
 
     def __init__(self,
         files: Any,                     # a folder; or a list of paths
         labels: Any = None,             # classes: a list, or a function of a path; None: folders' names
-        valid: float | int = .2,        # fraction or number for validation, by class in proportion
+        valid: Any = .2,                # fraction or number for validation, by class in proportion; or
+                                        # a folder, or a list of paths
         *,
         masks: str | PathLike | None = None,    # instead of classes: a folder of masks, named alike
         classes: Iterable[str] | None = None,   # of the ids in masks
@@ -350,12 +354,24 @@ class Images(Prepared, Dataset):
         mode: str = 'RGB',              # of PIL; 'L': one channel, of grey
         seed: int = 0,                  # of the random order
     ):                                  # raises FileNotFoundError or ValueError
-        found = [*map(_files_in, _folders(files))]
-        self.files = [*chain(*found)]
+        if isinstance(labels, (int, *_PATH)): raise TypeError(
+            f'labels is {labels!r}: expected a list, or a function of a path. Pass a size, or a second folder, by '
+            'name: Images(folder, size=48), Images(folder, valid=other)')
+        self.size = None if size is None else [*size] if isinstance(size, Iterable) else [size, size]
+        if self.size and [*map(type, self.size)] != [int, int]: raise ValueError(
+            f'size is {size!r}: expected whole pixels, such as 48, or (h, w)')
+        found = [*map(_files_in, _folders(files) if isinstance(valid, (int, float)) else [files, valid])]
+        self.files, n = [*chain(*found)], len(found[0])
+        if {*found[0]} & {*self.files[n:]}: raise ValueError(
+            'some pictures are in the training data and in the validation data: pass two folders that share none')
         self.mode = mode
-        self.size = [size, size] if isinstance(size, int) else size and [*size]
         strata = None
-        if masks is None: self.classes, self.targets, strata = _class_ids(self.files, labels)
+        if masks is None:
+            self.classes, self.targets, strata = _class_ids(self.files, labels)
+            seen = self.targets[:n].unique()
+            if len(seen) < len(self.classes): raise ValueError(
+                f'no training picture has the class {listed([o for i, o in enumerate(self.classes) if i not in seen])}:'
+                ' pass two folders with the same classes')
         else:
             known = {o.stem: o for o in _files_in(masks)}
             if lost := [o.name for o in self.files if o.stem not in known]: raise FileNotFoundError(
@@ -365,7 +381,7 @@ class Images(Prepared, Dataset):
         sizes = {} if size else {_size(o): o.name for o in self.files[:100]}
         if len(sizes) > 1: raise ValueError(
             f'{[*sizes.values()][:2]} have the sizes (h, w) {[*sizes][:2]}: pass a size for all, size={[*sizes][0]}')
-        self.train, self.valid = (split(self, len(found[1]), shuffle=False) if len(found) > 1
+        self.train, self.valid = (split(self, len(found[1]), shuffle=False) if found[1:]
                                   else split(self, valid, stratify=strata, seed=seed))
 
     def __len__(self): return len(self.files)
@@ -383,7 +399,7 @@ class Images(Prepared, Dataset):
     def __repr__(self):
         return f'Images({len(self.train)} + {len(self.valid)} pictures, {len(self.classes or ())} classes)'
 
-    def read(self, path: str | PathLike) -> Tensor:     # float32 (channels, h, w)
+    def read(self, path: Any) -> Tensor:    # path or picture of PIL → float32 (channels, h, w)
         """Read one picture, as its EXIF data turns it: values in [0, 1], of 8 or 16 bits
 
         Whole numbers of 32 bits and floats, of TIFF files, are as they are in the file. Raises OSError.
@@ -399,8 +415,8 @@ class Images(Prepared, Dataset):
         if depth[:4] == 'I;16': x = x/65535
         return x.repeat(Image.getmodebands(self.mode), 1, 1)
 
-    def inputs(self, paths: Iterable[str | PathLike]) -> tuple[Tensor]:     # (n, channels, h, w)
-        "Read pictures, which need no class; those of one batch have one size"
+    def inputs(self, paths: Iterable[Any]) -> tuple[Tensor]:    # (n, channels, h, w)
+        "Read pictures, paths or those of PIL, which need no class; those of one batch have one size"
         return torch.stack([self.read(o) for o in paths]),
 
 # %% ../../nbs/data/05_prepare.ipynb #43b4ec5e

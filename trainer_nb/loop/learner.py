@@ -61,7 +61,8 @@ class Learner:
     def __init__(self,
         model: nn.Module,           # moved to `device`
         train_dl: object = None,    # iterable of batches; or a tuple of tensors or arrays (x, y),
-                                    # shuffled and cut into batches of `bs`; or a dict of names to
+                                    # shuffled and cut into batches of `bs`; `x` alone, without
+                                    # targets, gives batches (x,); or a dict of names to
                                     # these; or a `Table`, `Images` or `Texts`, with its validation
                                     # data, which is saved like what is in `state`
         valid_dl: object = None,    # the same for validation, in order; those of a dict in turn,
@@ -375,10 +376,11 @@ class Learner:
     @with_comments
     def predict(self,
         *data: object,              # inputs, with or without targets: a loader; a tensor, array or
-                                    # tuple of them; a mapping, one batch by name; a list of texts
-                                    # or paths, or a data frame, for a `predict_step`, or for a
-                                    # `Table`, `Images` or `Texts` in `state`. Or several tensors or
-                                    # arrays: all are inputs of the model
+                                    # tuple of them; a mapping, one batch by name; texts, paths or PIL
+                                    # images, one or a list, or a data frame, for a `Table`, `Images`
+                                    # or `Texts` that was trained on or is in `state`, or a list for a
+                                    # `predict_step`. Or several tensors or arrays: all are inputs of
+                                    # the model
         with_targs: bool = False,   # return targets too, None where the batches have none
     ) -> Any:                   # all predictions on the host, as the model returns them: tensors
                                 # and nestings of them (with `AMP` in bfloat16: NumPy needs
@@ -515,8 +517,11 @@ class Learner:
 
     def loader_for(self, data: object, shuffle: bool = False, tell: bool = False) -> Any:
         "Make a loader of what was passed as one"
-        if self.loss_fn is not None and not self.is_own('train_step') and is_samples(data):
-            data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
+        if self.loss_fn is not None and not self.is_own('train_step'):
+            if hasattr(data, '__array__'): raise TypeError(
+                f'{type(data).__name__} alone has no targets for loss_fn: pass a tuple, (inputs, targets), or (x, x) '
+                'for an autoencoder; a train_step of your own takes inputs alone')
+            if is_samples(data): data = DataLoader(data, batch_size=self.bs, shuffle=shuffle)
         like = vars(self).get('train_dl')
         dl = as_loader(data, self.bs, shuffle, self.device, float_dtype(self.own_model), like)
         if tell and dl is not data and getattr(dl, 'dtype', None): print(

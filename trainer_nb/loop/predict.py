@@ -35,12 +35,16 @@ def predict_loader(learn: Any, data: tuple) -> tuple:
             'input of the model, or data alone')
         return learn.loader_for(inputs), 'inputs'
     [x] = data
-    if isinstance(x, (str, PathLike)): raise TypeError(f'predict got the text {str(x)[:40]!r}: pass a list of texts')
     has_own = learn.is_own('predict_step')
-    is_listed = isinstance(x, (list, tuple)) and bool(x) and isinstance(x[0], (str, PathLike))
+    prepare = next(filter(callable, (getattr(o, 'inputs', None) for o in learn.objects.values())), None)
+    first = x[0] if isinstance(x, (list, tuple)) and x else x
+    is_listed = isinstance(first, (str, PathLike)) or hasattr(first, 'thumbnail')       # a picture of PIL
+    if is_listed and first is x:
+        if prepare is None: raise TypeError(
+            f'predict got a {type(x).__name__}, and nothing in this learner reads one: train with Images or Texts, or '
+            'pass Learner(..., state=images); a model or a predict_step that does takes a list of texts or paths')
+        x = [x]
     if is_listed or hasattr(x, 'iloc'):
-        found = (getattr(o, 'inputs', None) for o in learn.objects.values())
-        prepare = next(filter(callable, found), None)
         rows = (x[i:i + learn.bs] for i in range(0, len(x), learn.bs))
         if prepare is not None and not has_own: return map(prepare, rows), 'inputs'
         if is_listed or has_own: return zip(rows), 'bare'
