@@ -177,11 +177,11 @@ def test_buttons_decide_and_code_does(tmp_path):
     tiles = live.children[1].children
     keep, leave = tiles[0].children[1].children
     leave.click()
-    assert review.said(first) == 'leave out' and leave.button_style and not keep.button_style
+    assert review.said(first) == 'leave out' and leave.icon and not keep.icon
     tiles[1].children[2].value = 1
     assert review.said(second) == 'label b'
     keep.click()
-    assert review.said(first) == 'keep' and not leave.button_style
+    assert review.said(first) == 'keep' and not leave.icon
     review.mark(third, 'leave out')
     rows = {int(o['index']): (o['action'], o['label']) for o in csv.DictReader(file.open())}
     assert rows == {first: ('keep', ''), second: ('label', '1'), third: ('leave out', '')}

@@ -313,7 +313,7 @@ class DataMap(Shown):
         at = self.ranked(by)[:k].tolist()
         return Review(self, at, self.show(at, **look), file)
 
-# %% ../../nbs/look/04_data_map.ipynb #9ac511fb
+# %% ../../nbs/look/04_data_map.ipynb #7dc11d89
 class Review(Shown):
     "Samples with what was decided about them, each decision written to a file that `split(..., changes=file)` applies"
     def __init__(self,
@@ -374,7 +374,7 @@ class Review(Shown):
                                layout={'width': '9em'})
             def show():
                 said = self.said(i)
-                for b in keep, leave: b.button_style = 'success' if said == b.description else ''
+                for b in keep, leave: b.icon = 'check' if said == b.description else ''
                 row = self.decided.get(i, {'label': ''})
                 other.value = int(row['label']) if row['label'] else None
                 title.value = self.title()
