@@ -19,7 +19,7 @@ from trainer_nb.base import (
     batch_size, set_seed, show_error, show_versions, to_device, with_comments as _with_comments
 )
 from trainer_nb.data import (
-    Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, split
+    Images, Loaders, SeededLoader, Table, TableNet, TensorLoader, Texts, apply_changes, split
 )
 from trainer_nb.loop import (
     EVENTS, STEPS, CancelEpoch, CancelFit, CancelStep, History, Hook, HookOrderError, HookTable,
@@ -37,7 +37,8 @@ from trainer_nb.show import (
 )
 from .learner import Learner
 from trainer_nb.look import (
-    BatchView, Confusion, Diagnosis, Report, Results, Samples, SampleView, Summary
+    BatchView, Confusion, DataMap, Diagnosis, Report, Results, Review, Samples, SampleView, Summary,
+    TrackSamples
 )
 from .parallel import Accelerate, ProcessFailed
 from trainer_nb.runs import (
@@ -48,7 +49,8 @@ from trainer_nb.runs import (
 __all__ = [
     'torch', 'F', 'nn', 'DataLoader', 'TensorDataset',
     'batch_size', 'set_seed', 'show_error', 'show_versions', 'to_device',
-    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'split',
+    'Images', 'Loaders', 'SeededLoader', 'Table', 'TableNet', 'TensorLoader', 'Texts', 'apply_changes',
+    'split',
     'EVENTS', 'STEPS', 'CancelEpoch', 'CancelFit', 'CancelStep', 'Hook', 'HookOrderError',
     'LambdaHook', 'MainProcessHook', 'History', 'Learner', 'Metric', 'ParamGroups',
     'TrainingInterrupted', 'accuracy',
@@ -59,7 +61,7 @@ __all__ = [
     'Checkpoint', 'EarlyStopping', 'SpikeGuard', 'load_learner', 'load_model',
     'Controls', 'Display', 'Log', 'progress',
     'CSVLogger', 'JSONLLogger', 'MLflowLogger', 'TensorBoardLogger', 'TrackioLogger', 'WandbLogger',
-    'Samples',
+    'Samples', 'TrackSamples',
     'Accelerate', 'ProcessFailed',
     'Fingerprint', 'Ray', 'Run', 'Slurm', 'attach', 'compare', 'diff', 'runs', 'sweep',
 ]
@@ -74,7 +76,8 @@ for _o in list(globals().values()):
 _STABILITY = {       # what may change, and the names; all others are stable
     'New: a minor version may change it, after a warning.': (
         'SpikeGuard', 'Fingerprint', 'diff', 'sweep', 'TableNet', 'Learner.check_resume', 'Learner.doctor', 'Run.fork'),
-    'Experimental: any version may change it.': ('Ray', 'Slurm', 'TrackioLogger', 'Samples')}
+    'Experimental: any version may change it.': (
+        'Ray', 'Slurm', 'TrackioLogger', 'Samples', 'TrackSamples', 'apply_changes')}
 for _what, _names in _STABILITY.items():
     for _name in _names:
         _o = attrgetter(_name)(sys.modules[__name__])

@@ -10,6 +10,7 @@ from .base import with_comments
 from .features.schedules import fit_one_cycle, plot_schedule
 from .look.samples import show_batch
 from .look.doctor import doctor
+from .look.data_map import DataMap
 from .look.mistakes import explain
 from .look.results import results_of
 from .look.summary import summary_of
@@ -42,6 +43,11 @@ class Learner(BareLearner):
     def spikes(self):   # list of dicts: 'epoch', 'batch_idx', 'indices', 'why', 'limit', values, 'action'
         "The batches that `SpikeGuard` noted or left out"
         return self.history.spikes
+
+    @property
+    def data_map(self):     # `DataMap`; raises ValueError
+        "What the hook `TrackSamples` has seen: suspicious, hard and forgotten samples, and a review"
+        return DataMap.of(self)
 
     def explain(self, e):
         explain(e, self)

@@ -1,4 +1,4 @@
-"The confusion matrix in JupyterLab and Notebook 7"
+"The confusion matrix, and a review of samples, in JupyterLab and Notebook 7"
 from browser.conftest import lab_first
 from shown import check_readable
 
@@ -10,6 +10,11 @@ learn = Learner(nn.Linear(6, 4), (x, y), (x, y), loss_fn=F.cross_entropy, lr=.1,
 learn.fit(2)
 matrix = learn.results().confusion()
 matrix'''
+
+REVIEW = FIT.split('learn =')[0] + '''learn = Learner(nn.Linear(6, 4), (x, y), loss_fn=F.cross_entropy, lr=.1,
+                hooks=[TrackSamples()], display=False)
+learn.fit(2)
+learn.data_map.review(3)'''
 
 PLACES = '''() => [".widget-gridbox", ".widget-gridbox + *"].map((o, i) => {
   const b = nb.area(0).querySelector(o).getBoundingClientRect();
@@ -56,3 +61,19 @@ def test_the_matrix_is_the_buttons(page):
     page.open()
     page.until(f'({HEIGHTS})()[1] == 0')
     assert page.js(HEIGHTS)[0] > 100 and 'Error' not in page.text() and 'of 400 right' in page.text()
+
+@lab_first
+def test_buttons_of_a_review_write_what_is_decided(page):
+    page.cells(REVIEW, "print(*learn.data_map.ranked()[:2].tolist(), open('changes.csv').read(), sep='\\n')")
+    page.run()
+    page.wait_text('0 of 3 samples decided')
+    page.page.get_by_role('button', name='leave out').first.click()
+    page.wait_text('1 of 3 samples decided')
+    page.page.locator('.jp-OutputArea select').nth(1).select_option(label='2')
+    page.wait_text('2 of 3 samples decided')
+    check_readable(page.js('nb.contrasts', 0))
+    page.run(1)
+    first, second, _, *rows = page.text(1).split()
+    assert {o.rpartition(',')[0] for o in ' '.join(rows).replace('leave out', 'leave').split()} == {
+        f'{first},leave,', f'{second},label,2'}
+    assert page.js(HEIGHTS)[0] == 0 < page.js(HEIGHTS)[1], 'the pictures stand there twice'

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import make_learner
 from trainer_nb.features.weights import EMA
+from trainer_nb.look import TrackSamples, data_map
 from trainer_nb.loop import steps
 from trainer_nb.loop.metrics import Metric, accuracy
 from trainer_nb.loop.hooks import EVENTS, CancelStep, Hook, LambdaHook
@@ -186,3 +187,9 @@ def test_reads_of(key):
     options = {'model': nn.Linear(4, 3), 'train_dl': in_list(N_TRAIN), 'valid_dl': in_list(N_VALID),
                'optim': torch.optim.SGD, **make()}
     assert_allowed(fit(make_learner(**options)), allowed_reads() + Counter(more), n)
+
+def test_tracked_samples_are_read_once_in_an_epoch(monkeypatch):
+    monkeypatch.setattr(data_map, '_EACH', 10**6)       # on the host they are written in between
+    seen = fit(make_learner(nn.Linear(4, 3), in_loader(N_TRAIN), optim=torch.optim.SGD, hooks=[TrackSamples()]))
+    seen.subtract(allowed_reads(torch.optim.SGD, in_loader))
+    assert seen['cpu'] == 4*N_EPOCHS and max(seen.values()) < 12*N_EPOCHS     # of 600 batches

@@ -5,4 +5,6 @@ from .passes import (
 )
 from .loaders import Loaders, SeededLoader, TensorLoader, as_loader, is_shuffled, sets_of
 from .rows import STOCK_SAMPLERS
-from .prepare import Images, Prepared, Table, TableNet, Texts, split
+from .prepare import (
+    Images, Prepared, Table, TableNet, Texts, apply_changes, read_changes, split, write_changes
+)

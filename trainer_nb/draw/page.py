@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COLORS', 'DASHES', 'STYLES', 'ALARM', 'GREY', 'INK', 'PAPER', 'RAW', 'SIZE', 'DARK', 'themed', 'Rich', 'text_table',
            'html_table', 'html_img', 'blank_figure', 'tint', 'new_figure', 'running_shell', 'marimo_outputs',
-           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'widget_view', 'lost_widget', 'attended_kernel',
-           'Shown']
+           'current_cell', 'show_bundle', 'cell_thread', 'reaches', 'widget_view', 'lost_widget', 'show_live',
+           'attended_kernel', 'Shown']
 
 # %% ../../nbs/draw/03_page.ipynb #73ca4aec
 import sys, threading, warnings
@@ -184,6 +184,17 @@ def widget_view(widget: Any) -> dict[str, dict]:
 def lost_widget(beside: str) -> str:   # ':has(+ * .name)': above HTML of a class; ':has(.name) + *': below it
     "Write the CSS selector of what JupyterLab shows in place of a widget that no kernel has, an error"
     return f'.jp-OutputArea-child{beside} > .jupyter-widgets:not(:has(*))'
+
+def show_live(shown: 'Shown', live: Any, text: str, css: str = '') -> None:
+    "Show an ipywidget, and in a notebook without its kernel what stands for it: text, and HTML that hides beside it"
+    name = f'tnb-{live.model_id}'
+    live.add_class(name)
+    # and in a saved notebook what is left of the widget hides, an error of ipywidgets
+    lost = lost_widget(f':has(.{name}-static) + *')
+    hidden = f'<style>body:has(.{name}) .{name}-static,{lost}{{display:none}}{css.replace("LIVE", f".{name}")}</style>'
+    html = f'{hidden}<div class="{name}-static">{shown._repr_html_()}</div>'
+    show_bundle({'text/html': html, 'text/plain': repr(shown)})
+    show_bundle({**widget_view(live), 'text/plain': text})
 
 def attended_kernel() -> Any:  # ipykernel's kernel, or None
     "Return the kernel if a person can use widgets in it"

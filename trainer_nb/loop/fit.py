@@ -344,6 +344,14 @@ class Training(Phase):
         if not pass_.is_sized: return pass_.at_end
         return pass_.adapter.length is not None and pass_.n + 1 >= pass_.adapter.length
 
+    @property
+    def may_pause(self) -> bool:
+        "In `after_step`, on all ranks alike: whether the state may be saved before the next batch"
+        learn, pass_ = self.learn, self.pass_
+        is_last = learn.state.batch_idx == learn.n_batches or not pass_.is_sized and pass_.at_end
+        # a request may save it; all ranks have some, or none
+        return is_last or bool(learn.requests) or learn.state.optimizer_step >= self.next_due
+
     def backward(self) -> None:
         "Compute the gradients of the loss; the first batch of all is checked before and after"
         learn = self.learn

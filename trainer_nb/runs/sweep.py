@@ -152,15 +152,17 @@ class _Screen(LiveCell):
     def __init__(self, sweep, n_trials, clock, active):     # active: the trials that train
         super().__init__('sweep', 'run this cell again to continue the sweep', sweep)
         self.n_trials, self.clock, self.active, self.is_html = n_trials, clock, active, front_end() == 'html'
+        self.n_left_out = 0
 
     def status(self) -> Status:
         "A line: how many trials, how they are, and the time left"
         sweep, n = self.result, len(self.result) - len(self.active)
         shares = [min(o.n/sweep.plan['n_epochs'], 1) for o in self.active]
-        left_s = self.clock.left_s(n, shares, self.n_trials - len(sweep))
+        left_s = self.clock.left_s(n, shares, self.n_trials - len(sweep) - self.n_left_out)
         left = [f'{format_time(left_s)} left'] if left_s > 0 and self.active else []
+        if self.n_left_out: left = [f'{self.n_left_out} left out', *left]
         line = ' · '.join([f'{len(sweep)} of {self.n_trials} trials', *sweep.counts(), *left])
-        share = min(n/max(self.n_trials, 1), 1)
+        share = min((n + self.n_left_out)/self.n_trials, 1)
         end = 'done' if share == 1 else 'stopped'
         return Status(line, share=share, state=end if self.is_over else 'running')
 
@@ -227,7 +229,7 @@ class _Search:
         while self.n_new > 0:
             self.n_new -= 1
             if trial := self.started(): return trial
-            self.screen.n_trials -= 1       # it is left out
+            self.screen.n_left_out += 1
         return None
 
     def started(self):      # `_Trial`; None: it is left out

@@ -259,10 +259,7 @@ class SpikeGuard(Hook):
                    'indices': phase.pass_.indices, 'action': self.action}
             share = phase.n/phase.total     # of this rank; without samples it has no values, but 0 where they would be
             self.waiting.append([row, {k: o*share if share else 0*(o == o) for k, o in self.now.items()}])
-        is_last = state.batch_idx == learn.n_batches or not phase.pass_.is_sized and phase.pass_.at_end
-        # a request may save the state; all ranks have some, or none
-        if is_last or learn.requests or len(self.waiting) >= self.every or state.optimizer_step >= phase.next_due:
-            self._look(learn)
+        if len(self.waiting) >= self.every or phase.may_pause: self._look(learn)
 
     def _look(self, learn):
         "Read the values since the last look, in one transfer, and judge them in order"
