@@ -4,8 +4,9 @@ A tiny MLP (16 → 32 → 2), batches of 32 that are ready in a list, SGD, one t
 turns in one process. First the time of a step, in passes of 500; then that of an epoch, of 20 batches for training and
 5 for validation, or of 2 and 1 from different loaders. Then a pass over 20,000 samples of 16 numbers and a label,
 shuffled, in batches of 64, without training: torch's loader reads a `TensorDataset` sample by sample; in a fit, the
-same loader's rows are taken at once, with the same order and the same random numbers. Last, a step of an MLP of
-331,530 parameters, with AdamW, whose batches `Fingerprint` records in memory.
+same loader's rows are taken at once, with the same order and the same random numbers. Last, two hooks that record: a
+step of an MLP of 331,530 parameters, with AdamW, whose batches `Fingerprint` records in memory; and one of a narrow and
+a wide MLP (64 → width → width → 10), in batches of 64, whose losses `TrackSamples` keeps by sample.
 """
 from collections import deque
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import plain
 from plain import one_pass, parts, table
-from trainer_nb.all import Fingerprint, Hook, Learner, TensorLoader, accuracy
+from trainer_nb.all import Fingerprint, Hook, Learner, TensorLoader, TrackSamples, accuracy
 from trainer_nb.data import Pass
 
 torch.set_num_threads(1)
@@ -75,6 +76,13 @@ def recorded(*hooks):
     learn = Learner(model, data, loss_fn=F.cross_entropy, display=False, hooks=hooks)
     return lambda: learn.fit(1)
 
+def tracked(width, *hooks):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    data = torch.randn(6400, 64), torch.randint(10, (6400,))
+    learn = Learner(model, data, loss_fn=F.cross_entropy, display=False, hooks=hooks)
+    return lambda: learn.fit(1)
+
 
 if __name__ == '__main__':
     rounds = plain.argument(12)
@@ -109,3 +117,7 @@ if __name__ == '__main__':
               '`Fingerprint()`': recorded(Fingerprint())}
     print()
     table(plain.in_turn(prints, max(rounds//4, 2)), lambda _: 'without', 'a recorded step', 'ms', 1e3/30)
+    tracks = {f'{width} wide{", `TrackSamples`"*len(hooks)}': tracked(width, *hooks)
+              for width in (64, 600) for hooks in ((), (TrackSamples(),))}
+    print()
+    table(plain.in_turn(tracks, max(rounds//2, 2)), lambda name: name.partition(',')[0], 'a tracked step', 'µs', 1e6/100)

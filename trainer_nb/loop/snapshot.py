@@ -129,6 +129,8 @@ def _capture(stack, o):
     if type(o) in GENERATORS:
         get, put = GENERATORS[type(o)]
         stack.callback(put, o, get(o))
+    if nn.parameter.is_lazy(o): raise ValueError(
+        'a lazy layer of the model has no weights before its first batch: call the model once, learn.model(x)')
     if not isinstance(o, Tensor) or o.is_inference() or is_expanded(o): return
     is_plain = type(o) in (Tensor, nn.Parameter) and o.layout is torch.strided
     if is_plain and not o.data_ptr(): return
