@@ -99,7 +99,7 @@ def shoot(page, path, width):
 
 if __name__ == '__main__':
     to, *names = sys.argv[1:]
-    with Jupyter(timeout=180) as jupyter:
+    with Jupyter() as jupyter:
         for app, theme, width in product(('lab', 'notebook'), ('light', 'dark'), (1440, 900)):
             name = f'{app}-{theme}-{width}'
             if names and name not in names: continue

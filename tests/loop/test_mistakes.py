@@ -240,3 +240,9 @@ def test_a_rate_and_a_number_of_epochs_are_no_attributes():
     mine = Mine(net(), (X, Y), loss_fn=F.cross_entropy, display=False)
     mine.lr = 6
     assert mine.lr == 6
+
+def test_a_lazy_layer_needs_a_batch_before_a_dry_run():
+    learn = Learner(nn.LazyLinear(3), (X, Y), loss_fn=F.cross_entropy, display=False)
+    with pytest.raises(ValueError, match='call the model once'): learn.lr_find()
+    learn.model(X)
+    with learn.dry_run() as r: r.train_batch()
