@@ -40,7 +40,7 @@ class TrackSamples(Hook):
 
     The loss function has to give one value for each sample with `reduction='none'`, as those of torch do. A step of
     your own returns them as 'sample_losses', (n,), with 'pred' and 'targ' to count what is forgotten. Of a sample that
-    is drawn twice in an epoch the last draw counts.
+    is drawn twice in an epoch the last draw counts. Take a new hook for other data.
     """
     ord, unique, in_dry_run, provides = 97, True, False, ('samples',)   # after hooks that ask for a checkpoint
     losses: list        # for each epoch (n,) float32, on the host; nan: not seen
@@ -206,7 +206,7 @@ class DataMap(Shown):
         return at[~self.mean[at].isnan()]
 
     def suspicious(self, k: int = 12, **look: Any) -> SampleView:      # look: as in `show`
-        "Draw the samples that are most likely labelled wrong: the model learnt others, but these least or last"
+        "Draw the samples whose labels the model believed least over the epochs: wrong labels are among them"
         return self.show(self.ranked('suspicious')[:k], **look)
 
     def hardest(self, k: int = 12, **look: Any) -> SampleView:
@@ -266,7 +266,9 @@ class DataMap(Shown):
                                for o in row.values()] for row in rows[:20]), *more] if rows else []
 
     def notes(self) -> list[str]:
-        return ['suspicious(k), hardest(k), forgotten(k) show samples; review(k) decides what to do with them']
+        some = [f'of a larger group, {_DRAWN:,} points are drawn, evenly from all']
+        return ['suspicious(k), hardest(k), forgotten(k) show samples; review(k) decides what to do with them',
+                *some*any(o.sum() > _DRAWN for o in self._groups().values())]
 
     def _groups(self):
         "Name the samples that are never right, were forgotten, and others: name → (n,) bool"
