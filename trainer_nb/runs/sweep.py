@@ -9,7 +9,7 @@ __all__ = ['quiet_optuna', 'opened', 'Trials', 'sweep']
 import math, warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from time import monotonic, sleep
@@ -310,10 +310,11 @@ def sweep(
     lock = Lock(folder)
     lock.acquire()
     try:
-        with quiet_optuna() as optuna, warm_starts():
+        with quiet_optuna() as optuna:
             res = Trials(folder, _study(Path(folder)/'study.jsonl', plan, sampler, pruner))
             search = _Search(res, make, n_trials, n_jobs, kwargs, optuna)
-            try: search.go()
+            try:
+                with warm_starts() if search.left or search.n_new > 0 else nullcontext(): search.go()
             finally: search.screen.close()
     finally: lock.release()
     res.shown_in = current_cell()
