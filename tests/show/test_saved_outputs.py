@@ -27,19 +27,13 @@ TAGS = '''h1 h2 h3 h4 h5 h6 br b i strong em a pre code img tt div ins del sup s
 ATTRIBUTES = {'a': ['href'], 'img': ['src'], '*': '''align alt aria-hidden aria-label border cellpadding cellspacing
     colspan dir height lang role rowspan scope span tabindex title valign width'''.split()}
 
-KINDS = {       # what the library shows → a notebook, and how a cell of it ends
-    'fit': ('start/02_quickstart', 'learn.fit(6)'), 'resumed': ('start/02_quickstart', 'learn.resume()'),
-    'history': ('tutorials/07_never_lose_a_run', 'learn.history'),
-    'lr_find': ('start/02_quickstart', 'learn.lr_find();'),
-    'describe_hooks': ('start/02_quickstart', 'learn.describe_hooks()'),
-    'plot_schedule': ('start/04_faq', 'hooks=OneCycle(.1))'),
-    'samples': ('start/02_quickstart', 'learn.show_batch(6, shape=(8, 8))'),
-    'results': ('start/02_quickstart', 'learn.results(shape=(8, 8)).show(6)'),
-    'confusion': ('examples/01_digits', 'results.confusion()'), 'report': ('look/03_results', 'report'),
-    'summary': ('examples/11_lora', 'learn.summary()'), 'doctor': ('look/09_doctor', 'learn.doctor()'),
-    'run': ('howto/10_the_kernel_died', "again = attach(home/'run')"), 'runs': ('runs/09_table', 'runs(tmp.name)'),
-    'compare': ('tutorials/10_compare_runs', 'compare(home)'), 'sweep': ('runs/16_sweep', 'NopPruner())'),
-    'diff': ('tutorials/12_why_two_runs_differ', 'diff(last_week, today)')}
+KINDS = {       # what the library shows → how a cell that shows it ends
+    'fit': 'learn.fit(6)', 'resumed': 'learn.resume()', 'history': 'learn.history', 'lr_find': 'learn.lr_find();',
+    'describe_hooks': 'learn.describe_hooks()', 'plot_schedule': 'hooks=OneCycle(.1))',
+    'samples': 'learn.show_batch(6, shape=(8, 8))', 'results': 'learn.results(shape=(8, 8)).show(6)',
+    'confusion': 'results.confusion()', 'report': 'results.report()', 'summary': 'learn.summary()',
+    'doctor': 'learn.doctor()', 'run': "attach(home/'run')", 'runs': 'runs(home)', 'compare': 'compare(home)',
+    'sweep': 'NopPruner())', 'diff': 'diff(last_week, today)'}
 
 @cache
 def stored():
@@ -55,9 +49,7 @@ def stored():
             if bundles: found.append((name, ''.join(cell['source']).strip(), bundles))
     return found
 
-def of_kind(kind):
-    page, end = KINDS[kind]
-    return next(bundles for name, source, bundles in stored() if name == page and source.endswith(end))
+def of_kind(kind): return next(bundles for _, source, bundles in stored() if source.endswith(KINDS[kind]))
 
 def sanitized(html):
     "Parse what a strict viewer leaves of HTML: no style, no script, no class, no picture inside of the page"
