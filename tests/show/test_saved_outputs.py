@@ -82,6 +82,10 @@ def check(bundles):
         assert not re.search(r'[a-z-]+:[a-z0-9#-]+[;}]', told), told     # no CSS to read
         for img in left('img'):     # some viewers drop what is in its place
             assert not img.get('src') and ('image/png' in o or text) and img['alt'], img
+    pages = [BeautifulSoup(o['text/html'], 'html.parser') for o in bundles]
+    styles = ''.join(style.text for page in pages for style in page('style'))
+    named = {name for page in pages for o in page(class_=True) for name in o['class'] if name.startswith('tnb-')}
+    assert not {o for o in named if f'.{o}' not in styles}      # Colab's frame of the cell has no style of another cell
     if is_over(bundles):
         text = '\n'.join(o['text/plain'] for o in bundles)
         rows = '\n'.join(in_tables(sanitized(o['text/html'])) for o in bundles)
