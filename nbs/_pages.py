@@ -112,8 +112,11 @@ def names_of(page, with_guests=False):
     return sorted((o for o in public() if task_of(o.module) == page or with_guests and o.shown in first), key=place)
 
 
-def names_on(page):     # classes and functions come before verbs
-    return sorted((o for o in public() if homes()[o.module] == page), key=lambda o: ('.' in o.shown, line(o)))
+def names_on(page):     # in the order of their API page; classes and functions come before other verbs
+    def place(o):
+        first = asked()[task_of(o.module)][1]
+        return first.index(o.shown) if o.shown in first else len(first), '.' in o.shown, line(o)
+    return sorted((o for o in public() if homes()[o.module] == page), key=place)
 
 
 def docstring(o):

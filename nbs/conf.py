@@ -86,10 +86,14 @@ def read_source(app, page, source):
 
 
 def add_twin(app, page, template, context, doctree):
-    "Link a page to its twin; let the keyboard reach code, which scrolls; leave out tags of what has the colour of text"
+    "Link a page to its twin; let the keyboard reach what scrolls, code and tables; leave out tags of plain text"
+    tree = context['furo_navigation_tree']      # which lacks the level of its headings
+    context['furo_navigation_tree'] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
     if page not in twins: return
     context['metatags'] += f'<link rel="alternate" type="text/markdown" href="{page.rpartition("/")[2]}.md">'
     body = context['body'].replace('"highlight"><pre><span></span>', '"highlight"><pre tabindex="0">')
+    body = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
+    body = body.replace('<summary aria-label="Toggle hidden content">', '<summary>')    # it has a name of its own
     context['body'] = re.sub(r'<span class="(?:n|o|p|w|pre)">([^<]*)</span>', r'\1', body)
 
 
@@ -126,5 +130,5 @@ def mathml(self, node):
 def setup(app):
     events = {'source-read': read_source, 'doctree-read': add_entries, 'html-page-context': add_twin,
               'build-finished': write_lists}
-    for event, f in events.items(): app.connect(event, f)
+    for event, f in events.items(): app.connect(event, f, priority=600)     # after the theme
     app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))

@@ -109,6 +109,18 @@ def test_help_has_the_comments_beside_parameters():
     words = [(o, re.findall(r'(?<=# )[^\W_]+', head[0])) for o, head in said if head and '# ' in head[0]]
     assert len(words) > 50 and not [o for o, found in words for w in found if w not in pydoc.render_doc(o)]
 
+def test_the_verbs_that_everybody_needs_come_first(monkeypatch):
+    "In help, on the API page, and on the page of the class"
+    verbs = ['fit', 'predict', 'validate', 'lr_find', 'describe_hooks']
+    listed = inspect.getdoc(everything.Learner).splitlines()[2:7]
+    assert [o.split()[0] for o in listed] == verbs and listed[0] in pydoc.render_doc(everything.Learner)[:3000]
+    monkeypatch.syspath_prepend(str(root/'nbs'))
+    pages = import_module('_pages')
+    assert [o.shown for o in pages.names_of('api/01_train', True)[1:6]] == [f'learn.{o}' for o in verbs]
+    verbs.remove('lr_find')     # of another page
+    own = [o.shown for o in pages.names_on('loop/14_learner')]
+    assert own[1:5] == [f'learn.{o}' for o in verbs] and own[-1] == 'learn.check_thread'
+
 def test_completion_shows_what_a_user_needs():
     "Tab after `learn.` or `learn.history.` shows verbs and parts; nothing is hidden by hand"
     from torch import nn

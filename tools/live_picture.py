@@ -28,7 +28,10 @@ def as_slow_as_a_large_model(learn): sleep(.15)
 learn = Learner(model, train, valid, loss_fn=F.cross_entropy, lr=3e-3, metrics=accuracy,
                 hooks=LambdaHook(after_step=as_slow_as_a_large_model))
 '''
-AREA = '''() => { const box = nb.area(1).getBoundingClientRect(); return [box.left, box.top, box.right, box.bottom] }'''
+AREA = '''() => {     // without the space for the prompt
+    const box = nb.area(1).getBoundingClientRect()
+    const { left } = nb.area(1).querySelector('.jp-OutputArea-output').getBoundingClientRect()
+    return [left, box.top, box.right, box.bottom] }'''
 PLAIN = '.jp-Notebook * { box-shadow: none !important; outline: none !important; border-color: transparent !important }'
 EVERY, SPEED, LAST = .4, 2, 3   # s between two frames; how much faster they are shown; s that the last one stays
 
@@ -37,7 +40,7 @@ def film():     # list of pictures
     "Take pictures of the cell's output until the fit ends"
     with Jupyter() as jupyter:
         page = jupyter.page()
-        page.page.set_viewport_size({'width': 860, 'height': 1300})
+        page.page.set_viewport_size({'width': 920, 'height': 1300})
         page.page.add_style_tag(content=PLAIN)
         page.cells(SETUP, 'learn.fit(6);')
         page.run(0)

@@ -27,7 +27,14 @@ from .show.lr_find import lr_find
 
 # %% ../nbs/98_learner.ipynb #f0a10006
 class Learner(BareLearner):
-    "A model, its data, its optimizer, and the loop that trains it"
+    """A model, its data, its optimizer, and the loop that trains it
+
+    fit             train for some epochs or optimizer steps, and validate at the end of each epoch
+    predict         return the predictions for some data
+    validate        compute loss and metrics on some data
+    lr_find         try learning rates, and suggest one; nothing about the learner changes
+    describe_hooks  show what runs when, in which order and why
+    """
     (fit_one_cycle, plot_schedule, save, load, load_best, rewind, export, show, lr_find, find_batch_size, show_batch,
      doctor, results, summary, launch, start, check_resume) = map(with_comments, (
         fit_one_cycle, plot_schedule, save, load, load_best, rewind, export, show, lr_find, find_batch_size, show_batch,

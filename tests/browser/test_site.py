@@ -23,6 +23,9 @@ NAMES = [name for name, o in vars(everything).items()
 LOOK = '''() => ({
     links: [...document.querySelectorAll('a[href]')].map(o => o.href),
     ids: [...document.querySelectorAll('[id], a[name]')].map(o => o.id || o.name),
+    // headings without a level, names that hide what one reads, tables that only a mouse can scroll
+    unsaid: [...document.querySelectorAll(
+        '[role=heading]:not([aria-level]), summary[aria-label], .table-wrapper:not([tabindex])')].map(o => o.outerHTML),
     images: [...document.images].map(o => [o.src, o.complete && o.naturalWidth, o.alt]) })'''
 WIDTHS = 390, 900, 1440
 WIDE = '''() => [       // what sticks out of the page, and tables whose text has too little room
@@ -93,6 +96,9 @@ def test_pictures_are_there_and_say_what_they_show(seen):
     images = [(path.name, *o) for path, page in seen.items() for o in page['images']]
     assert len(images) > 50 and not [o for o in images if not o[2]]
     assert not [o for o in images if not o[3] or o[3].endswith('.png')]
+
+def test_readers_of_screens_and_keyboards_reach_all(seen):
+    assert not {path.name: o['unsaid'][:3] for path, o in seen.items() if o['unsaid']}
 
 def test_both_themes_are_readable(seen):
     for theme in 'light', 'dark':

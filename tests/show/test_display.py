@@ -154,6 +154,7 @@ def test_a_table_and_a_picture_are_left_however_it_ends(end, cell, seen):
     assert b64decode(picture['image/png']).startswith(b'\x89PNG')
     live, plots = of(seen, 0), of(seen, 1)
     assert plots[-1] == picture['text/html'] and {i for i, _ in seen} == {0, 1, 2} and len(live) >= 8
+    assert 'train_loss' in of(seen, 1, 'text/plain')[-2]        # a picture that is saved before the end
     sizes = {str(re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg_of(o))) for o in plots[:-1]}
     assert len(sizes) == 1 and 'as of' not in str(cell)
     sign = {'done': '✓', 'failed': '✕'}.get(end, '■')

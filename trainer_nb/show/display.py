@@ -158,7 +158,7 @@ class Notebook:
                      f'no update since {strftime("%Y-%m-%d")} {status.time}: {escape(advice)}</div>')
         self.drawn_at = now
         head = _bundle(html, f'{status.text()} · as of {status.time}')
-        self.put(head, chart and _bundle(chart.html()), None if table is None else _bundle(table))
+        self.put(head, chart and _bundle(chart.html(), chart.alt), None if table is None else _bundle(table))
 
     def end(self, status: Status, chart: Chart | None = None, table: str = '', text: str = '') -> None:
         "Leave what needs no kernel; `text` is the table without HTML"
