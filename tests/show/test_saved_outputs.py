@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trainer_nb.all import Learner
+from trainer_nb.draw import page
 from trainer_nb.look import results
 
 nbs = Path(__file__).parents[2]/'nbs'
@@ -106,7 +107,7 @@ def test_a_table_stands_beside_the_buttons_that_need_a_kernel(monkeypatch):
     targ, pred, shown = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 1, 1, 1, 1]), []
     learn = Learner(nn.Identity(), None, (F.one_hot(pred).float(), targ), loss_fn=F.cross_entropy, display=False)
     monkeypatch.setattr(results, 'attended_kernel', lambda: True)
-    monkeypatch.setattr(results, 'show_bundle', lambda data, *_: shown.append(data))
+    monkeypatch.setattr(page, 'show_bundle', lambda data, *_: shown.append(data))
     learn.results().confusion()._ipython_display_()
     table, buttons = shown
     check([table])

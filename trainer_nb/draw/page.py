@@ -185,8 +185,8 @@ def lost_widget(beside: str) -> str:   # ':has(+ * .name)': above HTML of a clas
     "Write the CSS selector of what JupyterLab shows in place of a widget that no kernel has, an error"
     return f'.jp-OutputArea-child{beside} > .jupyter-widgets:not(:has(*))'
 
-def show_live(shown: 'Shown', live: Any, text: str, css: str = '') -> None:
-    "Show an ipywidget, and in a notebook without its kernel what stands for it: text, and HTML that hides beside it"
+def show_live(shown: 'Shown', live: Any, css: str = '') -> None:     # css: LIVE is its class
+    "Show an ipywidget, and in a notebook without its kernel what stands for it, which hides beside it"
     name = f'tnb-{live.model_id}'
     live.add_class(name)
     # and in a saved notebook what is left of the widget hides, an error of ipywidgets
@@ -194,7 +194,7 @@ def show_live(shown: 'Shown', live: Any, text: str, css: str = '') -> None:
     hidden = f'<style>body:has(.{name}) .{name}-static,{lost}{{display:none}}{css.replace("LIVE", f".{name}")}</style>'
     html = f'{hidden}<div class="{name}-static">{shown._repr_html_()}</div>'
     show_bundle({'text/html': html, 'text/plain': repr(shown)})
-    show_bundle({**widget_view(live), 'text/plain': text})
+    show_bundle({**widget_view(live), 'text/plain': 'the buttons need a running kernel'})
 
 def attended_kernel() -> Any:  # ipykernel's kernel, or None
     "Return the kernel if a person can use widgets in it"

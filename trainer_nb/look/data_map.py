@@ -399,4 +399,4 @@ class Review(Shown):
 
     def _ipython_display_(self):
         if attended_kernel() is None: return super()._ipython_display_()
-        show_live(self, self._live(), "mark(index, 'leave out') decides by code")
+        show_live(self, self._live())

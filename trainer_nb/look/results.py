@@ -301,7 +301,7 @@ class Confusion(Shown):
     def _ipython_display_(self):
         if len(self.counts) > _WIDEST or attended_kernel() is None: return super()._ipython_display_()
         names = f'LIVE .widget-gridbox>div:nth-child({len(self.counts) + 1}n+1){{justify-content:flex-end}}'
-        show_live(self, self._buttons().add_class('tnb-cells'), 'a click on a cell shows its samples', names)
+        show_live(self, self._buttons().add_class('tnb-cells'), names)
 
 # %% ../../nbs/look/03_results.ipynb #186dc7ad
 _MOST = 100     # classes or outputs to show
