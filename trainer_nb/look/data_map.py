@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
@@ -25,7 +26,7 @@ from .results import FIRST, loss_kind, whole_losses
 from .samples import Look, SampleView
 
 # %% ../../nbs/look/04_data_map.ipynb #7d0d005e
-_EACH = 64      # batches whose losses wait together on the host
+_TOGETHER, _EACH = 16, 64       # batches whose losses are computed, and on the host written, together
 
 def _classes(pred, targ, kind):
     "Return which predictions are right, (n,) bool, and the labels, of samples with one class each; else nothing"
@@ -34,6 +35,8 @@ def _classes(pred, targ, kind):
     if kind not in ('logits', 'shares') or not pred.numel() == targ.numel() == len(targ): return ()
     labels = targ.flatten() > .5
     return (pred.flatten() > (0 if kind == 'logits' else .5)) == labels, labels
+
+def _held(o): return o.detach() if o.is_cpu else o.detach().clone()     # CUDA graphs write to their outputs again
 
 class TrackSamples(Hook):
     """Keep the loss of each training sample in each epoch, by its index in the data set, for `learn.data_map`
@@ -51,15 +54,15 @@ class TrackSamples(Hook):
     def __init__(self): self.load_state_dict({'losses': [], 'right': None, 'flips': None, 'labels': None})
 
     def state_dict(self) -> dict:
-        self._write([self._waiting()])      # none, unless something saves in the middle of a batch
+        self._write([self._taken()])        # none, unless something saves in the middle of a batch
         return {k: getattr(self, k) for k in ('losses', 'right', 'flips', 'labels')}
 
     def load_state_dict(self, state: Mapping) -> None:
         held = {k: state[k] for k in ('losses', 'right', 'flips', 'labels')}
-        vars(self).update(map_tensors(Tensor.clone, held), waiting=[])
+        vars(self).update(map_tensors(Tensor.clone, held), raw=[], waiting=[])
 
     def before_fit(self, learn: Learner) -> None:
-        dl = learn.train_dl
+        dl, self.loss_fn = learn.train_dl, learn.loss_fn
         try: self.n = len(next(iter(getattr(dl, 'tensors', ())), getattr(dl, 'dataset', None)))
         except TypeError: raise TypeError(
             f'TrackSamples knows samples by their indices, which the {type(dl).__name__} does not tell: pass tensors, '
@@ -74,37 +77,48 @@ class TrackSamples(Hook):
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
-        phase = learn.phase
-        if phase.total and not phase.is_padding: self.waiting.append(self._seen(learn, phase))   # 0: it was cancelled
-        is_full = learn.device.type == 'cpu' and not learn.state.batch_idx % _EACH
-        if is_full or phase.may_pause: self._write(learn.world.all_gather(self._waiting()))
+        phase, i = learn.phase, learn.state.batch_idx
+        if phase.total and not phase.is_padding: self._keep(phase)      # 0: it was cancelled
+        if i % _TOGETHER == 1: self._compute()      # the first batch is checked at once
+        if phase.may_pause or i % _EACH == 1 and learn.device.type == 'cpu':
+            self._write(learn.world.all_gather(self._taken()))
 
     def after_fit(self, learn: Learner) -> None:
-        self._write([self._waiting()])      # none, unless it ended with an error
+        self._write([self._taken()])        # none, unless it ended with an error
 
-    def _seen(self, learn, phase):
-        "Return indices and losses of the batch, with two more for classes: which are right, and the labels"
-        result, at, n = phase.result, phase.pass_.indices, phase.n
-        pred, targ = as_scores(phase.pred, result.get('targ'))
-        losses = result.get('sample_losses')
-        with torch.no_grad():
-            if losses is None and phase.is_default and learn.loss_fn is not None:
-                losses = whole_losses(learn.loss_fn, pred, targ, n)
-            if at is None or losses is None or not len(at) == losses.numel() == n: self._refuse(learn, at, losses, n)
-            return at, losses.detach().flatten().float(), *_classes(pred, targ, loss_kind(learn.loss_fn))
+    def _keep(self, phase):
+        "Keep what the losses of the batch are computed from"
+        result, at = phase.result, phase.pass_.indices
+        own, kind = result.get('sample_losses'), type(phase.pass_.dl).__name__
+        if at is None: raise TypeError(f'TrackSamples knows samples by their indices, which the {kind} does not tell')
+        if own is None and not (phase.is_default and self.loss_fn is not None): self._refuse(at, None, phase.n)
+        if not isinstance(at, Tensor): at = torch.from_numpy(np.array(at))      # of a list, `torch.tensor` takes longer
+        pred, targ, own = (map_tensors(_held, o) for o in (*as_scores(phase.pred, result.get('targ')), own))
+        self.raw.append((at, phase.n, pred, targ, own))
 
-    def _refuse(self, learn, at, losses, n):
-        if at is None: raise TypeError(
-            f'TrackSamples knows samples by their indices, which the {type(learn.train_dl).__name__} does not tell')
+    def _compute(self):
+        "Compute the losses of the batches that were kept, and for classes which predictions are right"
+        raw, self.raw, kind = self.raw, [], loss_kind(self.loss_fn)
+        if len(raw) > 1 and kind and not any(isinstance(o, Tensor) for *_, o in raw):   # torch's own, sample by sample
+            ats, ns, preds, targs, _ = zip(*raw)
+            raw = [(torch.cat(ats), sum(ns), torch.cat(preds), torch.cat(targs), None)]
+        for at, n, pred, targ, losses in raw:
+            if losses is None:
+                with torch.no_grad(): losses = whole_losses(self.loss_fn, pred, targ, n)
+            if losses is None or not len(at) == losses.numel() == n: self._refuse(at, losses, n)
+            self.waiting.append((at, losses.flatten().float(), *_classes(pred, targ, kind)))
+
+    def _refuse(self, at, losses, n):
         found = 'no loss of each sample' if losses is None else f'{losses.numel()} losses'
         raise ValueError(f'TrackSamples got {found} for a batch of {n} samples with {len(at)} indices: expected a '
                          "loss function with `reduction='none'` that gives one for each sample; or return "
                          "{'loss': ..., 'sample_losses': ...} from a train_step, (n,)")
 
-    def _waiting(self):
+    def _taken(self):
         "Take the batches that wait, as tensors on the host; of none []"
-        waiting, self.waiting = self.waiting, []
-        return [torch.cat([torch.as_tensor(o) for o in parts]).cpu() for parts in zip(*waiting)]
+        self._compute()
+        waiting, self.waiting = [*zip(*self.waiting)], []
+        return [torch.cat(parts).cpu() for parts in waiting]
 
     def _write(self, parts):
         "Write what each rank has seen into the tensors of the open epoch"
