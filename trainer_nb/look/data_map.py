@@ -80,7 +80,7 @@ class TrackSamples(Hook):
         phase, i = learn.phase, learn.state.batch_idx
         if phase.total and not phase.is_padding: self._keep(phase)      # 0: it was cancelled
         if i % _TOGETHER == 1: self._compute()      # the first batch is checked at once
-        if phase.may_pause or i % _EACH == 1 and learn.device.type == 'cpu':
+        if phase.may_pause or not i % _EACH and learn.device.type == 'cpu':
             self._write(learn.world.all_gather(self._taken()))
 
     def after_fit(self, learn: Learner) -> None:
