@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest, torch, torch._dynamo      # which the first optimizer imports
 
 tests = Path(__file__).parent
-# for common.py, and for tests that import from those of another wing, whatever pytest's import mode is
+# for common.py, and for tests that import from those of another subpackage, whatever pytest's import mode is
 sys.path[:0] = [str(tests), *sorted({str(o.parent) for o in tests.glob('*/test_*.py')} - {str(tests/'browser')})]
 # as under nohup
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"The house: which wing may import which, what nobody may import at the top of a module, and what an import costs."
+"The house: which subpackage may import which, what nobody may import at the top of a module, and what an import costs."
 import ast, re, subprocess, sys
 from pathlib import Path
 
@@ -6,7 +6,7 @@ lib = Path(__file__).parents[1]/'trainer_nb'
 trees = {'.'.join(p.relative_to(lib).with_suffix('').parts): ast.parse(p.read_text(encoding='utf-8'))
          for p in sorted(lib.rglob('*.py')) if p.stem not in ('__init__', '_modidx')}
 
-MAY_IMPORT = {      # wing → the wings below it
+MAY_IMPORT = {      # subpackage → the subpackages below it
     'base': set(),
     'draw': {'base'},
     'data': {'base'},
@@ -40,7 +40,7 @@ ours = {name: {o.removeprefix('trainer_nb.') for o in imports(tree, name) if o.s
 def wing(module): return module.split('.')[0]
 
 def test_arrows_point_down_and_enter_by_front_doors():
-    "What a wing offers to the others is listed in its `__init__.py`; `learner` takes each verb from its module"
+    "What a subpackage offers to the others is listed in its `__init__.py`; `learner` takes each verb from its module"
     assert len(trees) > 50 and not {*map(wing, trees)} - MAY_IMPORT.keys(), 'give each module a place in the house'
     between = [(name, o) for name in trees for o in ours[name] if wing(o) != wing(name)]
     assert not [(name, o) for name, o in between if wing(o) not in MAY_IMPORT[wing(name)]]
@@ -48,7 +48,7 @@ def test_arrows_point_down_and_enter_by_front_doors():
 
 def test_no_circle():
     "Modules can be put in an order in which each imports earlier ones only"
-    def inside(o): return {m for m in trees if m.startswith(o + '.')} or {o}      # a front door opens the whole wing
+    def inside(o): return {m for m in trees if m.startswith(o + '.')} or {o}      # a front door opens all of it
     waits = {name: set().union(*map(inside, ours[name])) & trees.keys() for name in trees}
     while ready := [name for name, needed in waits.items() if not needed & waits.keys()]:
         for name in ready: del waits[name]

@@ -12,7 +12,7 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.test import test_nb as run_notebook
 
-from common import read_cells
+from common import cells, read_cells
 
 cfg = get_config()
 nbs, lib = cfg.nbs_path, cfg.lib_path
@@ -57,14 +57,19 @@ def test_in_sync(tmp_path):
     stale = sorted(p for p in mine.keys() | fresh.keys() if mine.get(p) != fresh.get(p))
     assert not stale, f'run nbdev_export and nbdev_clean: {stale}'
 
-def test_what_benchmarks_import_exists():
-    "Notebooks are run"
+def test_what_benchmarks_import_exists_and_what_pages_import_is_public():
+    "Notebooks are run, and a reader copies from them"
     sources = [o.read_text(encoding='utf-8') for o in (cfg.config_path/'benchmarks').glob('*.py')]
     ours = {(o.module, a.name) for source in sources for o in ast.walk(ast.parse(source))
             if isinstance(o, ast.ImportFrom) and o.module.split('.')[0] == lib.name for a in o.names}
     def exists(module, name):
         return name == '*' or hasattr(import_module(module), name) or find_spec(f'{module}.{name}')
     assert len(ours) > 20 and not [o for o in sorted(ours) if not exists(*o)]
+    pages = [o for o in notebooks if o.parent.name in {'tutorials', 'lessons', 'start', 'howto', 'examples'}]
+    public = rf'{lib.name}(?:\.all| import all)\b'
+    own = [(o.name, line) for o in pages for code in cells(o) for line in code.splitlines()
+           if re.search(rf'\b(?:from|import) {lib.name}\b', line)]
+    assert len(own) > 50 and not [o for o in own if not re.search(public, o[1])]
 
 def test_outputs_hold_no_path_of_a_machine():
     path = re.compile(r'(?<![\w.])/(?:home|root|work|Users|tmp|check)/\S+')

@@ -51,7 +51,7 @@ def test_what_an_order_or_a_sample_draws_from_is_restored(kind, tmp_path):
         torch.manual_seed(0)
         return make_learner(train_dl=OWN[kind](), hooks=[Draws()])
     with told() as said: check_resume(make, tmp_path, stop_at(7), n_epochs=2)
-    assert not [o for o in said if 'cannot be had again' in o]
+    assert not [o for o in said if 'cannot be repeated' in o]
 
 TURN = count()
 

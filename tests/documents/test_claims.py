@@ -15,8 +15,8 @@ DOCUMENTS = (
 
 EXPLAINED = {       # page → names and words of the documents, or ours in their place
     'howto/09_from_keras': ['eval_step', 'metrics=mae', 'update', 'arguments of `Learner`', 'lr', 'same call',
-                            'learn.history.epochs', 'restore_best_weights'],
-    'tutorials/01_trainer_pattern': ['0.9265'],
+                            'learn.history.epochs', 'restore_best_weights', '0.9265'],
+    'tutorials/01_trainer_pattern': ['eval_step'],
     'howto/15_from_trainer_tools': [
         'train_step=…', 'Epochs belong to `fit(n)`', 'Each event is fired', 'after an error, too', 'begin_fit',
         'the outermost wrapper', 'do not replace it', 'BaseHook', 'A hook keeps its state', 'fit(n, resume=True)',

@@ -53,7 +53,7 @@ def test_a_picture_without_masks_is_drawn_alone():
 
 def test_headline_figures_stand_beside_ours():
     "Keras's accuracies of two optimizers, and a gain of 10 to 20 times from compiled steps"
-    text = shown('tutorials/01_trainer_pattern.ipynb')
+    text = shown('howto/09_from_keras.ipynb')
     rows = re.findall(r'^(SGD|Adam) +(0\.\d{4}) +(0\.\d{4}) +(0\.\d{4})$', text, flags=re.M)
     figures = {name: [float(o) for o in values] for name, *values in rows}
     assert [figures[o][0] for o in ('SGD', 'Adam')] == [.9265, .9789]

@@ -100,9 +100,9 @@ FALLS = [9., 8., 7., 6., 5., 4.]
 SINCE = r'{} has not improved{} since epoch {} \(patience 3\); {}'
 
 @pytest.mark.parametrize('losses, kwargs, words, kept', [
-    ([*FALLS, 5., 5., 5.], {}, 'after epoch 8 of 50: ' + SINCE.format('valid_loss', '', 5, 'these .* its weights'), 5),
+    ([*FALLS, 5., 5., 5.], {}, 'after epoch 8 of 50: ' + SINCE.format('valid_loss', '', 5, 'you have .* epoch 5'), 5),
     ([*FALLS, 5., 5., 5.], {'restore_best': False}, SINCE.format('valid_loss', '', 5, '.* keeps its last'), 8),
-    ([*FALLS, 3.9, 3.8, 3.7], {'min_delta': .5}, SINCE.format('valid_loss', ' by .* 0.5', 5, 'these are its'), 5),
+    ([*FALLS, 3.9, 3.8, 3.7], {'min_delta': .5}, SINCE.format('valid_loss', ' by .* 0.5', 5, 'you have .* epoch 5'), 5),
     # equal, with a lower loss each time
     ([9., 8., 7., 6.], {'monitor': 'valid_loss_2'}, SINCE.format('valid_loss_2', '', 0, '.* weights of epoch 3'), 3),
     ([torch.nan]*3, {}, 'after epoch 2 of 50: .* not been finite; .* keeps its last', 2),

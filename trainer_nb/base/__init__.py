@@ -1,4 +1,4 @@
-"""What every wing uses: nested batches, text, errors. These names are for other wings"""
+"""What every subpackage uses: nested batches, text, errors. These names are for other subpackages"""
 from .nested import (
     BATCH_NORMS, batch_size, common_device, copied, default_device, divide_batch, entries,
     has_accelerator, hashes, layers, local, map_tensors, merge_batches, open_nesting, plain_config, sample_counts,

@@ -1,4 +1,4 @@
-"""Resumable passes over any loader, and loaders. These names are for other wings"""
+"""Resumable passes over any loader, and loaders. These names are for other subpackages"""
 from .passes import (
     GENERATORS, Adapter, Batch, Pass, adapter_of, each, end_workers, first_batch, is_stock, is_warm, length, made_of,
     rng_states, samplers_of, set_rng_states, warm_up

@@ -381,8 +381,8 @@ def _ordered(o, names):
     if names is None or not hasattr(o, 'columns'): return o
     if sorted(o.columns) == sorted(names): return o[names]
     lost, new = ([str(k) for k in a if k not in b] for a, b in ((names, o.columns), (o.columns, names)))
-    raise ValueError(f'the data frame has other columns than the training data: without {listed(lost) or "none"}, and '
-                     f'with {listed(new) or "none"}: pass the same columns, in any order')
+    raise ValueError('the columns of the data frame differ from the training data: without '
+                     f'{listed(lost) or "none"}, and with {listed(new) or "none"}: pass the same columns, in any order')
 
 # %% ../../nbs/data/04_loaders.ipynb #c000000c
 def as_loader(data: Any, bs: int, shuffle: bool = False, device: torch.device | str | None = None,

@@ -482,15 +482,16 @@ class Pass:
         return self.iterator
 
     def _check_order(self):
-        "Warn if the batches that were left out hold other samples than those that are finished"
+        "Warn if the skipped batches hold different samples than the finished ones"
         order = getattr(self.adapter, 'order', None)
         if not self.code or order is None or order.code == self.code: return
         sampler = getattr(self.dl, 'sampler', None) if self.dl.batch_sampler is None else self.dl.batch_sampler
         name = type(getattr(sampler, 'sampler', sampler)).__name__
         warnings.warn(
-            f'the order of this pass cannot be had again: the first {self.n} batches of {name} hold other samples now, '
-            'so the rest may repeat some and leave out others. Let it draw from the global generators of torch, NumPy '
-            'or random, or from a generator or a counter that is its attribute', stacklevel=2)
+            f'the order of this pass cannot be repeated: the first {self.n} batches of {name} now hold '
+            'different samples, so the rest may repeat some and leave out others. Let it draw from the global '
+            'generators of torch, NumPy or random, or from a generator or a counter that is its attribute',
+            stacklevel=2)
 
     def _position(self):
         "The loader's own position after `n` batches, if it has one"

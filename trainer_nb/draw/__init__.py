@@ -1,4 +1,4 @@
-"""Charts, tables and pictures of values, and the cells that show them. These names are for other wings"""
+"""Charts, tables and pictures of values, and the cells that show them. These names are for other subpackages"""
 from .page import (
     ALARM, COLORS, GREY, RAW, SIZE, Rich, Shown, attended_kernel, blank_figure, cell_thread, current_cell,
     html_img, html_table, lost_widget, marimo_outputs, new_figure, reaches, running_shell, show_bundle, show_live,

@@ -1,4 +1,4 @@
-"""The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other wings"""
+"""The loop: hooks, metrics, history, `Fit` and `Learner`. These names are for other subpackages"""
 from .hooks import (
     EVENTS, LIFECYCLE, STEPS, CancelEpoch, CancelFit, CancelStep, GoBack, Hook, HookOrderError,
     LambdaHook, MainProcessHook, as_hooks, is_custom, points

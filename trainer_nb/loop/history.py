@@ -176,7 +176,7 @@ class History(Shown):
         return best_row(self.epoch_rows, *self.latest.monitor, first)
 
     def marked(self, first: int = 0) -> int | None:
-        """Return the row that table and picture mark: that whose weights were restored, or the latest fit's best one
+        """Return the row that table and picture mark: the one whose weights were restored, or the latest fit's best one
 
         None if the weights are those of a validation in the middle of an epoch, which has no row in the table, or if
         the losses of training have diverged.

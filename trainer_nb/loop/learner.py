@@ -192,7 +192,7 @@ class Learner:
     def do_backward(self,
         loss: Tensor,   # 0-d
     ) -> None:
-        "Compute the gradients of the loss; of a yielded one those of its optimizer's parameters"
+        "Compute the gradients of the loss; of a yielded one, only for the parameters of its optimizer"
         phase, inputs = self.phase, None
         if phase.generator is not None:
             inputs = [p for p in parameters(self._opts[phase.opt_names[0]]) if p.requires_grad]
@@ -686,7 +686,7 @@ class Learner:
             check_column(name, lr_names(self._opts) + taken)
             phase.recorded[name] = kept(value), mean
 
-    # what the façade above all wings has; this learner draws nothing and writes no files
+    # what the façade above all subpackages has; this learner draws nothing and writes no files
 
     def explain(self, e: BaseException) -> None:
         "Add a note to an error on what to do"

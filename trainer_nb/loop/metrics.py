@@ -182,7 +182,7 @@ def object_state(o: object) -> dict:
     return o.state_dict() if hasattr(o, 'state_dict') else {'': dict(vars(o))}
 
 def load_object_state(o: object, state: Mapping) -> None:
-    "Restore the state of a metric object that was reset; raises ValueError if it has other attributes"
+    "Restore the state of a metric object that was reset; raises ValueError if it has different attributes"
     parts = _torchmetrics(o)
     if not parts and hasattr(o, 'state_dict'): return o.load_state_dict(state)
     check_kinds(state, {k: dict.fromkeys(v, object) for k, v in object_state(o).items()}, 'the state of a metric')

@@ -168,8 +168,8 @@ class ParamGroups:
                 f'the pattern {pattern!r} of lr', pattern, names, modules[0])
             named = {o: left.pop(o) for o in found if o in left}
             if pattern is not None and not named: raise ValueError(
-                f'the pattern {pattern!r} of lr gets no parameter, as those before it match all of '
-                'its: the first match counts, so put it first')
+                f'the pattern {pattern!r} of lr gets no parameter, as earlier patterns match all '
+                'of them: the first match counts, so put it first')
             if self.lr and named and rate is None: raise ValueError(
                 f"no pattern of lr matches {listed([*named], 4)}: add '*' with a rate for the rest")
             for is_plain in False, True:
@@ -234,7 +234,7 @@ def _make(name, optim, lr, model, loss_fn):
 
 # %% ../../nbs/loop/09_optim.ipynb #7057d2ed
 def check_optimizers(opts: Mapping[str, Optimizer], *modules: nn.Module) -> None:
-    "Refuse optimizers with parameters of another model"
+    "Refuse optimizers with parameters of a different model"
     known = set(nn.ModuleList(modules).parameters())
     for name, opt in opts.items():
         params = parameters(opt)

@@ -44,7 +44,7 @@ def unpack(batch: object, loss_fn: Callable | None) -> tuple:
         if loss_fn is None: return (), dict(batch), batch.get(key)
         if key is None: raise KeyError(
             f'the batch has no `labels` for loss_fn; it has {", ".join(map(repr, batch))}: '
-            'call the target so, or write a train_step, f(batch, learn)')
+            'give the target that name, or write a train_step, f(batch, learn)')
         return (), {k: v for k, v in batch.items() if k != key}, batch[key]
     is_list = isinstance(batch, (list, tuple))
     if is_list and len(batch) > 1:

@@ -214,7 +214,7 @@ def _compare(found, tol):
     if is_near(sum(losses)): raise ValueError('the loss is a sum: return a mean, or its weight as n')
     if not is_random: warnings.warn(
         f'the loss of the first batch is {whole:.6g}, but {mean:.6g} as the mean of its shards in {len(found)} '
-        "processes, which train on that: is it a mean over something else than samples (return its weight as 'n' "
+        "processes, which train on that: is it a mean over something other than samples (return its weight as 'n' "
         'from the step), does it compare samples, or is dimension 0 of the batch not the samples?', stacklevel=2)
 
 # %% ../../nbs/parallel/05_accelerate.ipynb #53b3f9d2

@@ -199,7 +199,7 @@ def launch(
     go = learn.resume if plan.has_begun else lambda: learn.fit(n_epochs, hooks=hooks, **kwargs)
     if n == 1: return go()
     if hook.plugin: raise ValueError(
-        'a sharded model stays sharded until its process ends, and this one goes on: use '
+        'a sharded model stays sharded until its process ends, and this one continues: use '
         'learn.start(n_epochs, n_procs=N), or torchrun')
     _check_fork(n, hook.on_cpu)
     for dl in learn.train_dl, learn.valid_dl: end_workers(dl)

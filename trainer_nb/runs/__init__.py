@@ -1,4 +1,4 @@
-"""Training in the background: a run is a folder. These names are for other wings"""
+"""Training in the background: a run is a folder. These names are for other subpackages"""
 from .run import Run, attach
 from .trace import Fingerprint
 from .diff import diff

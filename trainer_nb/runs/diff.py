@@ -108,7 +108,7 @@ class DiffReport(Shown):
             return res
         stage, *_ = self.parts.values()
         if self.before is None and stage == BETWEEN:
-            res.append('they begin with different values: another seed, initialization or checkpoint')
+            res.append('they begin with different values: a different seed, initialization or checkpoint')
         elif self.every > 1 and stage in (LOADER, BETWEEN):
             res.append('it arose in a batch between, which was not recorded')
         elif stage: res.append(
@@ -283,7 +283,7 @@ _ADVICE = {     # start of a path → what saves it
 }
 
 def _lost(whole, resumed, stops, noisy, is_exact):      # path → where it is seen
-    "Find the objects that hold another state after a stop"
+    "Find the objects whose state differs after a stop"
     lost = {}
     def differs(k, n): return n >= len(resumed) or whole[n].parts.get(k) != resumed[n].parts.get(k)
     for stop, end in pairwise([*stops, len(whole) - 1]):

@@ -245,10 +245,11 @@ class Run:
         return self._with_newest(load_program(self.folder)['learn'])
 
     def check_versions(self) -> None:
-        "Warn of versions that differ from those of the run; other ones may compute other numbers"
+        "Warn if versions differ from the ones of the run: numbers may differ, too"
         there, here = self.folder.read('run.json').get('versions', {}), versions()
         other = [f'{k} {v} → {here[k]}' for k, v in there.items() if here.get(k, v) != v]
-        if other: warnings.warn(f'{self.path.name} was started with other code: {"; ".join(other)}', stacklevel=3)
+        if other: warnings.warn(
+            f'{self.path.name} was started with different versions: {"; ".join(other)}', stacklevel=3)
 
     def weights(self) -> dict:  # name → tensor
         "Return the current weights of the model; for a run that has ended, the newest saved ones"

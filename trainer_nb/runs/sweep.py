@@ -276,7 +276,7 @@ def _study(path, plan, sampler, pruner):    # raises ValueError
     there = study.user_attrs.get('plan', plan)
     other = [f'{k} {there.get(k)!r} there, {v!r} here' for k, v in plan.items() if there.get(k) != v]
     if other: raise ValueError(
-        f'{path.parent} holds a sweep with another plan: {"; ".join(other)}. Choose another folder')
+        f'{path.parent} holds a sweep with a different plan: {"; ".join(other)}. Choose another folder')
     study.set_user_attr('plan', plan)
     # a sampler that starts anew would repeat its first choices
     n = len(study.get_trials(deepcopy=False))

@@ -142,7 +142,7 @@ class Worker(Hook):
     def _error_of_another(self):
         end = monotonic() + self.patience_s
         while not (found := self.folder.read('error.json')) and monotonic() < end: sleep(.05)
-        return found or error_record(ProcessFailed('another rank has ended without a word: run.output says how'))
+        return found or error_record(ProcessFailed('another rank has ended without an error message: see run.output'))
 
     # the fit
 

@@ -281,7 +281,7 @@ def load_best(
     """
     state, manifest = _choose(learn, folder, 'load_best', Folder.best)
     if any(hasattr(opt, 'eval') for opt in learn.opts.values()): raise ValueError(
-        'the optimizer keeps other weights for evaluation, so the weights need its state, too: learn.rewind(epoch=...)')
+        'the optimizer has separate weights for evaluation, so these need its state, too: learn.rewind(epoch=...)')
     average = state['hooks'].get(state['provided'].get('average'))
     load_weights(learn, {'modules': state['modules'], 'average': average})
     column, value = manifest['monitor'], manifest['metric']

@@ -115,7 +115,7 @@ def load_model(
     device: str | torch.device = 'cpu', # device to load to
     trusted: bool = False,              # True: you trust who wrote the folder and its program
 ) -> nn.Module:                         # in evaluation mode
-    "Load an exported model; raises FileNotFoundError, ValueError, and RuntimeError for another model's weights"
+    "Load an exported model; raises FileNotFoundError, ValueError, and RuntimeError for weights of a different model"
     if model is None:
         program = torch.export.load(_trusted(
             folder, 'program.pt2', trusted, 'pass a model that the weights are for, or export with example=...'))

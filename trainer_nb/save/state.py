@@ -159,7 +159,7 @@ def capture(
 
 # %% ../../nbs/save/02_state.ipynb #f61096b6
 def _own(learn, state):
-    "Return the own state of this rank; nothing if there was only one rank, or another number"
+    "Return the own state of this rank; nothing if there was only one rank, or a different number"
     n, size, run = state['state']['num_processes'], learn.world.size, state['run']
     if n == size: return n > 1 and state['processes'][learn.world.rank]
     if run and run['train']: raise ValueError(
@@ -173,7 +173,7 @@ def _check(learn, state, modules):
     there, here = ({k: o['is'] for k, o in opts.items()} for opts in both)
     if there != here: raise ValueError(
         f'the checkpoint belongs to a different optimizer: {[o[0] for o in there.values()]} there and '
-        f'{[o[0] for o in here.values()]} here, which are others, or the same ones in another order')
+        f'{[o[0] for o in here.values()]} here: they differ, or their order does')
     if state['device'] != learn.device.type:
         yield f'the checkpoint was made on {state["device"]}, but this is {learn.device.type}: rounding differs'
     if state['run']:

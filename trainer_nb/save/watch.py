@@ -139,7 +139,7 @@ class EarlyStopping(Hook):
         more = f' by more than {self.min_delta:g}' if self.min_delta else ''
         if since: what = f'has not improved{more} since {since} (patience {self.patience})'
         if best and self.restore_best:
-            weights = 'these are its weights' if best == since else f'these are the weights of {best}'
+            weights = f'you have the weights of {best}'
         self.why = f'stopped early after epoch {state.epoch - 1}{of}: {self.monitor} {what}; {weights}'
 
     def after_fit(self, learn: Learner) -> None:

@@ -1,4 +1,4 @@
-"""The display, controls, the learning-rate finder, loggers. These names are for other wings"""
+"""The display, controls, the learning-rate finder, loggers. These names are for other subpackages"""
 from .display import (
     STATES, Budget, Display, Log, Notebook, Status, format_pace, front_end, planned, progress
 )

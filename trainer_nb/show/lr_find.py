@@ -105,7 +105,7 @@ class LRCurve(Shown):
             return f'the loss still falls at {self.lrs[-1]:.2g}, where the search ended: {advice}'
         found, lowest = self._by_rules(), self._lowest
         if min(found.values()) <= lowest: return ''
-        return f'{", ".join(found)}: no rule finds a rate below {lowest:.2g}, that of the lowest loss; ask others'
+        return f'{", ".join(found)}: no rule finds a rate below {lowest:.2g}, where the loss is lowest; try other rules'
 
     @property
     def suggestions(self) -> dict[str, float]:  # name of the rule → rate of the largest param group
@@ -226,8 +226,8 @@ def lr_find(learn: Learner,
 ) -> LRCurve:
     """Try learning rates, from too low to too high; nothing about the learner changes
 
-    The rates are those of the param group with the largest one; others keep their ratios to it. `suggestion` is
-    that of the best rule which is not past the lowest loss: 'minimum', then 'valley', then 'steep'. An interrupt
+    The rates apply to the param group with the largest one; other groups keep their ratio to it. `suggestion` is
+    from the best rule that is not past the lowest loss: 'minimum', then 'valley', then 'steep'. An interrupt
     ends the search, which returns its points. Raises ValueError for wrong arguments; errors in a step propagate.
     """
     with folded():
