@@ -64,7 +64,7 @@ def lr_names(opts: Mapping[str, Optimizer]) -> list[str]:
     for name, opt in opts.items():
         own = [g.get('name') for g in opt.param_groups]
         for i, o in enumerate(own):
-            is_unique = isinstance(o, str) and own.count(o) == 1 and not o.isdecimal()
+            is_unique = isinstance(o, str) and own.count(o) == 1
             res.append('_'.join(filter(None, ['lr', name, o if is_unique else str(i or '')])))
     return res
 
