@@ -73,7 +73,13 @@ def test_samplers_and_workers_do_not_matter():
     assert same(fitted(loaded()), fitted(loaded(num_workers=2)))
     seeded = [fitted(SeededLoader(Pairs(), BS, shuffle=True, num_workers=n)) for n in (0, 2)]
     assert same(*seeded) and not seeded[0].data_map.losses.isnan().any()
-    some = fitted(DataLoader(Pairs(), BS, sampler=WeightedRandomSampler(torch.arange(N).float(), 40)))
+    drawn = []
+    some = learner(DataLoader(Pairs(), BS, sampler=WeightedRandomSampler(torch.arange(N).float(), 40)), LambdaHook(
+        after_step=lambda learn: drawn.extend(zip(learn.phase.pass_.indices, learn.pred.argmax(1) == learn.batch[1]))))
+    some.fit(2)
+    flips, right = [0]*N, [False]*N
+    for i, now in drawn: flips[i], right[i] = flips[i] + (now.item() != right[i]), now.item()
+    assert some.data_map.flips.tolist() == flips and len(drawn) == 80 > len({i for i, _ in drawn})
     seen = ~some.data_map.losses.isnan()
     assert 0 < seen.sum() <= 80 and not seen[:, 0].any()
     assert len(some.data_map.ranked()) == seen.any(0).sum()     # those never seen are not ranked

@@ -43,22 +43,21 @@ class TrackSamples(Hook):
 
     The loss function has to give one value for each sample with `reduction='none'`, as those of torch do. A step of
     your own returns them as 'sample_losses', (n,), with 'pred' and 'targ' to count what is forgotten. Of a sample that
-    is drawn twice in an epoch the last draw counts. Take a new hook for other data.
+    is drawn twice in an epoch the last loss stays. Take a new hook for other data.
     """
     ord, unique, in_dry_run, provides = 97, True, False, ('samples',)   # after hooks that ask for a checkpoint
     losses: list        # for each epoch (n,) float32, on the host; nan: not seen
-    right: Tensor       # (n,) int8: whether the open epoch predicted a sample's target; -1: not seen
-    flips: Tensor       # (n,) int16: how often that has changed from one epoch to another; odd: it is right
+    flips: Tensor       # (n,) int16: how often the prediction became right or wrong; odd: it is right
     labels: Tensor      # (n,) class ids; -1: not seen
 
-    def __init__(self): self.load_state_dict({'losses': [], 'right': None, 'flips': None, 'labels': None})
+    def __init__(self): self.load_state_dict({'losses': [], 'flips': None, 'labels': None})
 
     def state_dict(self) -> dict:
         self._write([self._taken()])        # none, unless something saves in the middle of a batch
-        return {k: getattr(self, k) for k in ('losses', 'right', 'flips', 'labels')}
+        return {k: getattr(self, k) for k in ('losses', 'flips', 'labels')}
 
     def load_state_dict(self, state: Mapping) -> None:
-        held = {k: state[k] for k in ('losses', 'right', 'flips', 'labels')}
+        held = {k: state[k] for k in ('losses', 'flips', 'labels')}
         vars(self).update(map_tensors(Tensor.clone, held), raw=[], waiting=[])
 
     def before_fit(self, learn: Learner) -> None:
@@ -69,11 +68,7 @@ class TrackSamples(Hook):
             'or a DataLoader of a dataset with a length and indices') from None
         if any(len(o) != self.n for o in self.losses): self.__init__()      # of other data
 
-    def before_epoch(self, learn: Learner) -> None:
-        if self.flips is not None:
-            self.flips = self.counted()
-            self.right.fill_(-1)
-        self._open()
+    def before_epoch(self, learn: Learner) -> None: self.losses.append(torch.full((self.n,), torch.nan))
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
@@ -123,22 +118,19 @@ class TrackSamples(Hook):
     def _write(self, parts):
         "Write what each rank has seen into the tensors of the open epoch"
         for at, losses, *classes in filter(None, parts):
+            if not self.losses: self.before_epoch(None)
             at = at.numpy()     # NumPy, unlike torch, says that the last value of an index stays
-            if not self.losses: self._open()
             self.losses[-1].numpy()[at] = losses
             if not classes: continue
+            right, labels = (o.numpy() for o in classes)
             if self.flips is None:
                 self.flips, self.labels = (torch.full((self.n,), o, dtype=torch.int16) for o in (0, -1))
-                self.right = torch.full((self.n,), -1, dtype=torch.int8)
-            right, labels = classes
             if labels.max() > 2**15 - 1: self.labels = self.labels.int()
-            self.right.numpy()[at], self.labels.numpy()[at] = right, labels
-
-    def _open(self): self.losses.append(torch.full((self.n,), torch.nan))
-
-    def counted(self) -> Tensor | None:     # (n,) int16
-        "Return `flips` with those of the open epoch"
-        return None if self.flips is None else self.flips + ((self.right >= 0) & (self.right != self.flips % 2))
+            self.labels.numpy()[at], flips = labels, self.flips.numpy()
+            while len(at):
+                _, first = np.unique(at, return_index=True)     # draws of one sample count one after the other
+                flips[at[first]] += flips[at[first]] % 2 != right[first]
+                at, right = np.delete(at, first), np.delete(right, first)
 
 # %% ../../nbs/look/04_data_map.ipynb #a78dcc55
 def _gives_probability(loss_fn):
@@ -171,7 +163,7 @@ class DataMap(Shown):
         hook = learn.provider('samples')
         if hook is None or not hook.losses: raise ValueError(
             'data_map needs the hook TrackSamples before a fit: Learner(..., hooks=[TrackSamples()])')
-        return cls(learn, torch.stack(hook.losses), hook.counted(), hook.labels)
+        return cls(learn, torch.stack(hook.losses), *map_tensors(Tensor.clone, [hook.flips, hook.labels]))
 
     def __len__(self): return self.losses.size(1)
 
@@ -202,7 +194,7 @@ class DataMap(Shown):
 
     @property
     def n_forgotten(self) -> Tensor:        # (n,) int; raises ValueError without classes
-        "Return how often each prediction became wrong after it had been right, from one epoch to another"
+        "Return how often each prediction became wrong after it had been right, from one draw of the sample to the next"
         if self.flips is None: raise ValueError(
             'what is forgotten is counted for classes: predictions (n, classes) with class ids (n,), or a binary loss')
         return self.flips//2
