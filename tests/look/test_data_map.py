@@ -4,6 +4,7 @@ import csv, os, re
 import pytest
 from torch.utils.data import Dataset, WeightedRandomSampler
 from trainer_nb.all import *
+from trainer_nb.data import read_changes
 
 N, BS = 90, 16
 
@@ -100,7 +101,7 @@ def test_a_map_resumes_from_any_batch(stop_at, tmp_path):
 
 def test_it_goes_back_with_spike_guard():
     def spoil(learn):
-        if learn.training and (learn.state.epoch, learn.state.batch_idx) == (6, 3): learn.batch[1].add_(1).remainder_(3)
+        if learn.training and (learn.state.epoch, learn.state.batch_idx) == (6, 3): learn.batch[0].neg_()
     learn = learner(None, LambdaHook(before_step=spoil), SpikeGuard('skip', warmup=12, every=3, threshold=3.))
     learn.fit(8)
     assert len(learn.spikes) == 1
@@ -135,6 +136,60 @@ def test_own_steps_and_what_is_refused():
     with pytest.raises(ValueError, match="reduction='none'"): learner(loss_fn=lambda p, t: (p.sum(1) - t).mean()).fit(1)
     with pytest.raises(TypeError, match='indices'): learner([data()]).fit(1)
     with pytest.raises(ValueError, match='TrackSamples'): learner(track=False).data_map
+
+def test_an_epoch_that_is_cancelled_keeps_what_it_saw():
+    def cancel(learn):
+        if learn.state.batch_idx == 3: raise CancelEpoch        # before the hook sees this batch
+    learn = learner(None, LambdaHook(after_step=cancel))
+    learn.fit(2)
+    assert (~learn.data_map.losses.isnan()).sum(1).tolist() == [2*BS, 2*BS]
+
+def test_what_others_write_to_a_batch_later_changes_nothing():
+    def spoil(learn):
+        for o in (learn.pred.detach(), learn.batch[1]): o.zero_()
+    plain = learner()
+    plain.fit(1)
+    spoilt = learner(None, LambdaHook(after_step=spoil, ord=98))
+    spoilt.fit(1)
+    assert same(plain, spoilt)
+
+def test_targets_that_do_not_count_are_not_seen():
+    learn = learner(loss_fn=nn.CrossEntropyLoss(ignore_index=2))
+    learn.fit(2)
+    m, counted = learn.data_map, data()[1] != 2
+    assert torch.equal(m.losses.isnan().any(0), ~counted) and len(m.ranked()) == counted.sum()
+    assert [o['class'] for o in sorted(m.by_class(), key=lambda o: o['class'])] == ['0', '1'] and m.labels.min() == -1
+
+def test_a_probability_is_claimed_only_where_it_is_known():
+    def step(batch, learn):
+        losses = 10*F.cross_entropy(pred := learn.model(batch[0]), batch[1], reduction='none')
+        return {'loss': losses.mean(), 'sample_losses': losses, 'pred': pred, 'targ': batch[1]}
+    x, y = data()
+    soft = .8*F.one_hot(y, 3) + .2/3
+    for train, options in ((None, dict(train_step=step)), ((x, soft), {}),
+                           ((x, .8*(y > 0).float() + .1), dict(loss_fn=nn.BCEWithLogitsLoss(), n_out=1))):
+        learn = learner(train, **options)
+        learn.fit(1)
+        assert learn.data_map.measure == 'loss'
+    class Tempered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.t = nn.Parameter(torch.ones(()))
+        def forward(self, pred, targ): return F.cross_entropy(pred/self.t, targ)
+    with pytest.raises(ValueError, match='without parameters'): learner(loss_fn=Tempered()).fit(1)
+
+def test_one_training_set_and_states_of_learners_without_it(tmp_path):
+    learn, bare = learner(), learner(track=False)
+    learn.save(tmp_path/'fresh.pt')
+    bare.fit(1)
+    bare.save(tmp_path/'bare.pt')
+    learn.load(tmp_path/'bare.pt')
+    learn.fit(1)
+    x, y = data()
+    m = learn.data_map
+    learn.train_dl = TensorLoader(x, (y + 1) % 3, bs=BS)
+    with pytest.raises(ValueError, match='other labels'): m.show([0])
+    with pytest.raises(ValueError, match='another label than before'): learn.fit(1)
 
 # what it shows
 
@@ -198,6 +253,37 @@ def test_buttons_decide_and_code_does(tmp_path):
     at = [i for i in range(N) if i != third].index(second)
     assert changed[at][1] == 1 and torch.equal(changed[at][0], data()[0][second])
 
+def test_reviews_share_a_file_and_check_what_they_are_told(tmp_path):
+    learn = learner()
+    learn.fit(max_steps=2)          # which has not seen all samples
+    m, file = learn.data_map, tmp_path/'changes.csv'
+    one, two = m.review(2, file=file), m.review(2, file=file)
+    unseen = m.losses.isnan().all(0).nonzero()[0]
+    one.mark(m.ranked()[0], 'leave out')
+    two.mark(unseen, label=1)
+    assert len(read_changes(file)) == 2 and len(apply_changes(data(), file)[0]) == N - 1
+    for wrong in dict(index=N, action='keep'), dict(index=1), dict(index=1, label=2.5), dict(index=1, label='b'):
+        with pytest.raises(ValueError): one.mark(**wrong)
+    assert len(read_changes(file)) == 2
+    second = learner(apply_changes(data(), file))
+    second.fit(1)
+    with pytest.raises(ValueError, match='other data'): second.data_map.review(1, file=file)
+    x, y = data()
+    numbers = learner((x, y.float()), loss_fn=F.mse_loss, n_out=1)
+    numbers.fit(1)
+    review = numbers.data_map.review(1, file=tmp_path/'numbers.csv')
+    review.mark(review.at[0], label=2.5)
+    assert review.said(review.at[0]) == 'label 2.5' and review._live() and 'label 2.5' in repr(review)
+    assert apply_changes((x, y.float()), review.file)[1][review.at[0]] == 2.5
+
+def test_samples_that_are_dicts(tmp_path):
+    file = tmp_path/'changes.csv'
+    file.write_text('index,action,label,was,of\n0,leave out,,,\n1,label,2,,\n')
+    changed = apply_changes([{'x': i, 'labels': torch.tensor(0)} for i in range(3)], file)
+    assert [(o['x'], int(o['labels'])) for o in changed] == [(1, 2), (2, 0)]
+    for wrong in loaded(), iter([]):
+        with pytest.raises(TypeError, match='expected a tuple'): apply_changes(wrong, file)
+
 def test_changes_of_other_data_are_refused(tmp_path):
     learn = learner()
     learn.fit(1)
@@ -219,11 +305,16 @@ def test_split_table_and_images_apply_changes(tmp_path):
     (a, b), (c, d) = split((x, y), .2)
     (new_a, new_b), (new_c, new_d) = split((x, y), .2, changes=file)
     assert torch.equal(new_a, a[1:]) and new_b.tolist() == [0, 1, 0, 0, 0, 0, 0] and torch.equal(new_c, c)
-    two = split((x, y), .2, changes=[file, file])[0]
-    assert torch.equal(two[0], a[2:]) and two[1].tolist() == [1, 1, 0, 0, 0, 0]        # in their order
+    other = tmp_path/'other.csv'
+    rows = '0; leave out ;;;7', ';;;;', '2;label;2;0;7', ''         # as a program for tables writes it
+    other.write_text('\r\n'.join(['index;action;label;was;of', *rows]))
+    two = split((x, y), .2, changes=[file, other])[0]
+    assert torch.equal(two[0], a[2:]) and two[1].tolist() == [1, 2, 0, 0, 0, 0]        # in their order
+    with pytest.raises(ValueError, match='here has 6 samples'): split((x, y), .2, changes=[file, file, other])
     df = pd.DataFrame({'a': range(10), 'kind': [*'ab']*5})
     plain, table = Table(df, 'kind'), Table(df, 'kind', changes=file)
-    assert torch.equal(table.train[0], plain.train[0][1:]) and table.train[1][1] == 1
+    assert table.train[1].tolist() == [*plain.train[1][1:2], 1, *plain.train[1][3:]]
+    assert table.train[0].mean().abs() < 1e-6 and table.numbers != plain.numbers        # of the rows that stay
     for i in range(8):
         path = tmp_path/'pictures'/'uv'[i % 2]/f'{i}.png'
         path.parent.mkdir(parents=True, exist_ok=True)

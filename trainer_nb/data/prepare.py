@@ -74,11 +74,11 @@ def _rows(o, idx):
     return o.select(idx.tolist()) if hasattr(o, 'select') else Subset(o, idx.tolist())
 
 # %% ../../nbs/data/05_prepare.ipynb #c4a49e50
-_COLUMNS = 'index', 'action', 'label', 'was'
+_COLUMNS = 'index', 'action', 'label', 'was', 'of'      # what the label was, and of how many training samples
 _PATH = str, PathLike
 
 def write_changes(path: str | PathLike, rows: Mapping[int, Mapping[str, str]]) -> None:
-    "Write what was decided about samples: index in the training data → 'action', 'label', 'was'"
+    "Write what was decided about samples: index in the training data → 'action', 'label', 'was', 'of'"
     lines = csv.DictWriter(text := io.StringIO(newline=''), _COLUMNS)
     lines.writeheader()
     lines.writerows({'index': i, **rows[i]} for i in sorted(rows))
@@ -86,23 +86,37 @@ def write_changes(path: str | PathLike, rows: Mapping[int, Mapping[str, str]]) -
 
 def read_changes(path: str | PathLike) -> dict[int, dict[str, str]]:
     "Read what `write_changes` wrote, perhaps edited by hand; raises OSError or ValueError"
-    lines, found = csv.DictReader(io.StringIO(read_file(path).decode('utf-8-sig'), newline='')), {}
+    text, found = read_file(path).decode('utf-8-sig'), {}
+    comma = ';' if ';' in text.partition('\n')[0] else ','     # as some programs for tables write it
+    lines = csv.DictReader(io.StringIO(text, newline=''), delimiter=comma)
+    if lost := {*_COLUMNS[:3]} - {*(lines.fieldnames or ())}: raise ValueError(
+        f'the first line of {path} has no {listed(sorted(lost))}: expected the columns {", ".join(_COLUMNS)}')
     for row in lines:
-        i, action, label = (row.get(k) or '' for k in _COLUMNS[:3])
-        is_known = action in ('keep', 'leave out') or action == 'label' and label
-        if not i.isdecimal() or not is_known: raise ValueError(
-            f"{path}, line {lines.line_num}: expected index, action ('keep', 'leave out' or 'label') and label, and "
-            f'what the label was; got {row}')
-        found[int(i)] = {'action': action, 'label': label, 'was': row.get('was') or ''}
+        row = {k: (row.get(k) or '').strip() for k in _COLUMNS}
+        if not any(row.values()): continue
+        i, action, label = int(row.pop('index')) if row['index'].isdecimal() else -1, row['action'], row['label']
+        is_known = i >= 0 and (action in ('keep', 'leave out') or action == 'label' and label)
+        try: [float(row[k] or 0) for k in ('label', 'was', 'of')]
+        except ValueError: is_known = False
+        if not is_known: raise ValueError(
+            f"{path}, line {lines.line_num}: expected an index, 'keep', 'leave out' or 'label', and labels as class "
+            f'ids or numbers; got {row}')
+        found[i] = row
     return found
 
+def _key(sample):
+    "Return where the label of a sample is"
+    names = [o for o in ('labels', 'label', 'targ', 'target', 'y') if isinstance(sample, Mapping) and o in sample]
+    return names[0] if names else -1
+
 def _like(old, text):
-    "Read a label as one of the kind of another"
-    old = old.item() if hasattr(old, 'item') else old
-    return text if isinstance(old, str) else type(old)(float(text))
+    "Read a label as one of the kind of another, a number; raises ValueError"
+    old, new = old.item() if hasattr(old, 'item') else old, float(text)
+    if not isinstance(old, float) and not new.is_integer(): raise ValueError(f'the label {text} is not a class id')
+    return type(old)(new)
 
 class _Relabelled(Subset):
-    "Samples (..., label) of a dataset, some with other labels"
+    "Samples of a dataset, some with other labels"
     def __init__(self, data, at, labels):
         super().__init__(data, at)
         self.labels = labels        # index in `data` → text
@@ -110,26 +124,41 @@ class _Relabelled(Subset):
     def __getitem__(self, i):
         sample = self.dataset[at := self.indices[i]]
         if at not in self.labels: return sample
-        new = _like(sample[-1], self.labels[at])
-        return *sample[:-1], torch.full_like(sample[-1], new) if isinstance(sample[-1], Tensor) else new
+        old = sample[k := _key(sample)]
+        new = _like(old, self.labels[at])
+        if isinstance(old, Tensor): new = torch.full_like(old, new)
+        return {**sample, k: new} if isinstance(sample, Mapping) else (*sample[:-1], new)
 
     def __getitems__(self, idx): return [self[i] for i in idx]
 
 def apply_changes(
-    data: Any,          # for training: a tuple of tensors, arrays, ..., the labels last; or a dataset of such samples
-    changes: Any,       # a file of changes, or several in their order; None: none
+    data: Any,          # for training: a tuple of tensors, arrays, ..., the labels last; or a dataset of samples
+                        # (x, label), or of dicts with a 'label'
+    changes: Any,       # a file of changes, or a list of them in their order; None: none
 ) -> Any:               # of the kind of `data`; a dataset as a `Subset`
-    "Leave samples out and change labels, as a review has decided; the data on disk stays. Raises ValueError, OSError"
-    for path in [changes] if isinstance(changes, _PATH) else changes or ():
-        rows, is_tuple = read_changes(path), isinstance(data, tuple)
-        n = len(data[0] if is_tuple else data)
+    """Leave samples out and change labels, as a review has decided; the data on disk stays
+
+    Raises OSError, TypeError, and ValueError for a file that was made for other data.
+    """
+    paths = [] if changes is None else [changes] if isinstance(changes, _PATH) else changes
+    if not isinstance(paths, (list, tuple)): raise TypeError(
+        f'changes is a {type(changes).__name__}: expected a file, or a list of files')
+    is_tuple = isinstance(data, tuple)
+    if paths and (hasattr(data, 'iloc') or not hasattr(data, '__getitem__')): raise TypeError(
+        f'changes of a {type(data).__name__}: expected a tuple (x, labels), or a dataset of samples (x, label); of a '
+        'data frame, Table(df, target, changes=file)')
+    for path in paths:
+        rows, n = read_changes(path), len(data[0] if is_tuple else data)
         labels = getattr(data[-1], 'iloc', data[-1]) if is_tuple else None
+        def label_of(i):        # noqa: B023
+            sample = None if is_tuple else data[i]
+            return labels[i] if is_tuple else sample[_key(sample)]
         for i, row in rows.items():
-            was = row['was'] and i < n and (labels[i] if is_tuple else data[i][-1])
-            if i >= n or row['was'] and _like(was, row['was']) != was: raise ValueError(
-                f'{path} is of other training data: its sample {i} has label {row["was"] or "unknown"}, and here '
-                f'{f"it has {was}" if i < n else f"there are {n} samples"}. Use the data, `valid` and `seed` with '
-                'which it was made')
+            found = f'has {n} samples' if i >= n or row['of'] not in ('', str(n)) else ''
+            if not found and row['was'] and float(was := label_of(i)) != float(row['was']): found = f'it is {was}'
+            if found: raise ValueError(
+                f'{path} was made for other training data: of {row["of"] or "?"} samples, where sample {i} has label '
+                f'{row["was"] or "?"}; here {found}. Use the data, `valid` and `seed` with which it was made')
         at = np.array([i for i in range(n) if rows.get(i, {}).get('action') != 'leave out'])
         new = {i: row['label'] for i, row in rows.items() if row['action'] == 'label'}
         if not is_tuple: data = _Relabelled(data, at.tolist(), new) if new else Subset(data, at.tolist())
@@ -274,8 +303,12 @@ class Table(Prepared):
         found = {k: _values(train[k], k in categories) for k in df.columns}
         self.targets = {k: found.pop(k) for k in targets}       # column → its classes; None: numbers
         self.categories = {k: v for k, v in found.items() if v is not None}     # column → its values
-        self.numbers = {k: _scale(train[k]) for k in found if k not in self.categories}     # mean, deviation
-        self.gaps = [k for k in self.numbers if train[k].hasnans]
+        kept = train
+        if changes is not None:     # what is left out scales nothing
+            k, classes = next(iter(self.targets.items()))
+            kept = train.iloc[apply_changes((np.arange(len(train)), _target(train[k], classes)), changes)[0]]
+        self.numbers = {k: _scale(kept[k]) for k in found if k not in self.categories}      # mean, deviation
+        self.gaps = [k for k in self.numbers if kept[k].hasnans]
         check_kinds(self.state_dict(), self.kinds, 'Table')
         for k, v in self.categories.items():
             if len(v) > max(len(train)//2, 20): warnings.warn(

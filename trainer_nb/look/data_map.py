@@ -6,6 +6,7 @@
 __all__ = ['TrackSamples', 'DataMap', 'Review']
 
 # %% ../../nbs/look/04_data_map.ipynb #62d753d9
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,43 +22,46 @@ from torch.utils.data import DataLoader, Subset
 from ..base import format_value, map_tensors
 from ..data import TensorLoader, is_stock, read_changes, write_changes
 from ..draw import COLORS, Chart, Line, Panel, Rich, Shown, attended_kernel, evenly, limits, show_live
-from ..loop import Hook, Learner, as_scores, class_names, loss_option
+from ..loop import Hook, Learner, as_scores, class_names, ignored_id, loss_option, maker_of, trains_loss
 from .results import FIRST, loss_kind, whole_losses
 from .samples import Look, SampleView
 
 # %% ../../nbs/look/04_data_map.ipynb #7d0d005e
 _TOGETHER, _EACH = 16, 64       # batches whose losses are computed, and on the host written, together
 
-def _classes(pred, targ, kind):
+def _classes(pred, targ, loss_fn):
     "Return which predictions are right, (n,) bool, and the labels, of samples with one class each; else nothing"
     if not (isinstance(pred, Tensor) and isinstance(targ, Tensor)): return ()
-    if pred.ndim == 2 and targ.ndim == 1 and not targ.is_floating_point(): return pred.argmax(1) == targ, targ
+    if pred.ndim == 2 and targ.ndim == 1 and not targ.is_floating_point():
+        return pred.argmax(1) == targ, targ.where(targ != ignored_id(loss_fn), -1)
+    kind = loss_kind(loss_fn)
     if kind not in ('logits', 'shares') or not pred.numel() == targ.numel() == len(targ): return ()
-    labels = targ.flatten() > .5
-    return (pred.flatten() > (0 if kind == 'logits' else .5)) == labels, labels
+    labels = targ.flatten()
+    return (pred.flatten() > (0 if kind == 'logits' else .5)) == (labels > .5), labels
 
-def _held(o): return o.detach() if o.is_cpu else o.detach().clone()     # CUDA graphs write to their outputs again
+def _held(o): return o.detach().clone()     # others may write to it
 
 class TrackSamples(Hook):
     """Keep the loss of each training sample in each epoch, by its index in the data set, for `learn.data_map`
 
-    The loss function has to give one value for each sample with `reduction='none'`, as those of torch do. A step of
-    your own returns them as 'sample_losses', (n,), with 'pred' and 'targ' to count what is forgotten. Of a sample that
-    is drawn twice in an epoch the last loss stays. Take a new hook for other data.
+    The loss function has to give one value for each sample with `reduction='none'`, as those of torch do, and to have
+    no parameters that train. A step of your own returns them as 'sample_losses', (n,), with 'pred' and 'targ' to count
+    what is forgotten. Of a sample that is drawn twice in an epoch the last loss stays. Take a new hook for other data.
     """
     ord, unique, in_dry_run, provides = 97, True, False, ('samples',)   # after hooks that ask for a checkpoint
     losses: list        # for each epoch (n,) float32, on the host; nan: not seen
     flips: Tensor       # (n,) int16: how often the prediction became right or wrong; odd: it is right
-    labels: Tensor      # (n,) class ids; -1: not seen
+    labels: Tensor      # (n,) class ids; -1: not seen, or a target that does not count
+    are_own: bool       # the losses are those of a step or of soft targets: they need not tell a probability
 
-    def __init__(self): self.load_state_dict({'losses': [], 'flips': None, 'labels': None})
+    def __init__(self): self.load_state_dict({'losses': [], 'flips': None, 'labels': None, 'are_own': False})
 
     def state_dict(self) -> dict:
         self._write([self._taken()])        # none, unless something saves in the middle of a batch
-        return {k: getattr(self, k) for k in ('losses', 'flips', 'labels')}
+        return {k: getattr(self, k) for k in ('losses', 'flips', 'labels', 'are_own')}
 
     def load_state_dict(self, state: Mapping) -> None:
-        held = {k: state[k] for k in ('losses', 'flips', 'labels')}
+        held = {k: state[k] for k in ('losses', 'flips', 'labels', 'are_own')}
         vars(self).update(map_tensors(Tensor.clone, held), raw=[], waiting=[])
 
     def before_fit(self, learn: Learner) -> None:
@@ -68,7 +72,11 @@ class TrackSamples(Hook):
             'or a DataLoader of a dataset with a length and indices') from None
         if any(len(o) != self.n for o in self.losses): self.__init__()      # of other data
 
-    def before_epoch(self, learn: Learner) -> None: self.losses.append(torch.full((self.n,), torch.nan))
+    def before_epoch(self, learn: Learner) -> None:
+        self._write(learn.world.all_gather(self._taken()))      # of an epoch that was cancelled
+        self._open()
+
+    def _open(self): self.losses.append(torch.full((self.n,), torch.nan))
 
     def after_step(self, learn: Learner) -> None:
         if not learn.training: return
@@ -86,28 +94,35 @@ class TrackSamples(Hook):
         result, at = phase.result, phase.pass_.indices
         own, kind = result.get('sample_losses'), type(phase.pass_.dl).__name__
         if at is None: raise TypeError(f'TrackSamples knows samples by their indices, which the {kind} does not tell')
-        if own is None and not (phase.is_default and self.loss_fn is not None): self._refuse(at, None, phase.n)
+        if own is None and (not phase.is_default or self.loss_fn is None or trains_loss(phase.learn)):
+            self._refuse(phase.n, 'of this step')
+        if own is not None: own, self.are_own = torch.as_tensor(own), True
         if not isinstance(at, Tensor): at = torch.from_numpy(np.array(at))      # of a list, `torch.tensor` takes longer
         pred, targ, own = (map_tensors(_held, o) for o in (*as_scores(phase.pred, result.get('targ')), own))
         self.raw.append((at, phase.n, pred, targ, own))
 
     def _compute(self):
         "Compute the losses of the batches that were kept, and for classes which predictions are right"
-        raw, self.raw, kind = self.raw, [], loss_kind(self.loss_fn)
-        if len(raw) > 1 and kind and not any(isinstance(o, Tensor) for *_, o in raw):   # torch's own, sample by sample
+        if not self.raw: return
+        raw, self.raw, loss_fn = self.raw, [], self.loss_fn
+        # those of torch are the same in any batch
+        if len(raw) > 1 and loss_kind(loss_fn) and not any(isinstance(o, Tensor) for *_, o in raw):
             ats, ns, preds, targs, _ = zip(*raw)
             raw = [(torch.cat(ats), sum(ns), torch.cat(preds), torch.cat(targs), None)]
         for at, n, pred, targ, losses in raw:
             if losses is None:
-                with torch.no_grad(): losses = whole_losses(self.loss_fn, pred, targ, n)
-            if losses is None or not len(at) == losses.numel() == n: self._refuse(at, losses, n)
-            self.waiting.append((at, losses.flatten().float(), *_classes(pred, targ, kind)))
+                with torch.no_grad(): losses = whole_losses(loss_fn, pred, targ, n)
+                if losses is None: self._refuse(n, f'of {maker_of(loss_fn).__name__}')
+            if not len(at) == losses.numel() == n: self._refuse(n, f'but {losses.numel()}, and {len(at)} indices')
+            classes = _classes(pred, targ, loss_fn)
+            if classes and loss_kind(loss_fn) in ('classes', 'nll'): losses = losses.where(classes[1] >= 0, torch.nan)
+            self.waiting.append((at, losses.flatten().float(), *classes))
 
-    def _refuse(self, at, losses, n):
-        found = 'no loss of each sample' if losses is None else f'{losses.numel()} losses'
-        raise ValueError(f'TrackSamples got {found} for a batch of {n} samples with {len(at)} indices: expected a '
-                         "loss function with `reduction='none'` that gives one for each sample; or return "
-                         "{'loss': ..., 'sample_losses': ...} from a train_step, (n,)")
+    def _refuse(self, n, found):
+        raise ValueError(
+            f'TrackSamples needs a loss of each of the {n} samples in a batch, and has none {found}: expected a loss '
+            "function of torch with `reduction='none'`, without parameters; or return {'loss': ..., 'sample_losses': "
+            'losses} from a train_step, (n,); of pixels or tokens their mean, losses.flatten(1).mean(1)')
 
     def _taken(self):
         "Take the batches that wait, as tensors on the host; of none []"
@@ -118,7 +133,7 @@ class TrackSamples(Hook):
     def _write(self, parts):
         "Write what each rank has seen into the tensors of the open epoch"
         for at, losses, *classes in filter(None, parts):
-            if not self.losses: self.before_epoch(None)
+            if not self.losses: self._open()
             at = at.numpy()     # NumPy, unlike torch, says that the last value of an index stays
             self.losses[-1].numpy()[at] = losses
             if not classes: continue
@@ -126,7 +141,14 @@ class TrackSamples(Hook):
             if self.flips is None:
                 self.flips, self.labels = (torch.full((self.n,), o, dtype=torch.int16) for o in (0, -1))
             if labels.max() > 2**15 - 1: self.labels = self.labels.int()
-            self.labels.numpy()[at], flips = labels, self.flips.numpy()
+            known, flips = self.labels.numpy(), self.flips.numpy()
+            self.are_own |= bool((labels % 1).any())        # soft targets
+            other = at[(known[at] >= 0) & (known[at] != labels.astype(known.dtype))]
+            if len(other): raise ValueError(
+                f'sample {other[0]} has another label than before: TrackSamples follows one training set. Remove the '
+                'hook, and add a new one for other data')
+            known[at] = labels
+            at, right = at[labels >= 0], right[labels >= 0]
             while len(at):
                 _, first = np.unique(at, return_index=True)     # draws of one sample count one after the other
                 flips[at[first]] += flips[at[first]] % 2 != right[first]
@@ -155,22 +177,20 @@ class DataMap(Shown):
     losses: Tensor                  # (epochs, n) float32, on the host; nan: not seen
     flips: Tensor | None = None     # (n,): how often the prediction became right or wrong; None without classes
     labels: Tensor | None = None    # (n,) class ids; -1: not seen
+    measure: str = 'loss'           # what it shows: 'confidence', the probability of the label; or 'loss'
     left = 1
 
     @classmethod
     def of(cls, learn: Learner) -> 'DataMap':       # raises ValueError
         "Make it of what `TrackSamples` has seen"
         hook = learn.provider('samples')
-        if hook is None or not hook.losses: raise ValueError(
-            'data_map needs the hook TrackSamples before a fit: Learner(..., hooks=[TrackSamples()])')
-        return cls(learn, torch.stack(hook.losses), *map_tensors(Tensor.clone, [hook.flips, hook.labels]))
+        if hook is None or all(o.isnan().all() for o in hook.losses): raise ValueError(
+            'data_map needs a fit of a learner with the hook TrackSamples: Learner(..., hooks=[TrackSamples()])')
+        is_known = hook.labels is not None and not hook.are_own and _gives_probability(learn.loss_fn)
+        return cls(learn, torch.stack(hook.losses), *map_tensors(Tensor.clone, [hook.flips, hook.labels]),
+                   'confidence' if is_known else 'loss')
 
     def __len__(self): return self.losses.size(1)
-
-    @property
-    def measure(self) -> str:
-        "Return what the map shows: 'confidence', the probability of the label; or 'loss'"
-        return 'confidence' if _gives_probability(self.learn.loss_fn) else 'loss'
 
     @cached_property
     def _values(self): return (-self.losses).exp() if self.measure == 'confidence' else self.losses
@@ -228,8 +248,15 @@ class DataMap(Shown):
         **look: Any,        # how, as for `learn.results`: classes, shape, mean, std, decode, columns
     ) -> SampleView:
         "Draw samples with index, label, what the model says now, and their losses"
-        at = torch.as_tensor(at).tolist()
-        view = self.learn.results(_read(self.learn, at), **look).show(at=range(len(at)))
+        at = torch.as_tensor(at)
+        at = (at.nonzero().flatten() if at.dtype == torch.bool else at.long()).tolist()
+        if not at or min(at) < 0 or max(at) >= len(self): raise ValueError(
+            f'at is {at}: expected indices of some of the {len(self):,} training samples')
+        res = self.learn.results(_read(self.learn, at), **look)
+        known = None if self.labels is None else self.labels[at]
+        if known is not None and ((known >= 0) & (known != res.targ.flatten())).any(): raise ValueError(
+            'learn.train_dl has other labels than the data of this map: put that back to see its samples')
+        view = res.show(at=range(len(at)))
         known = self.losses[:, at].nan_to_num(0., 0., 0.)
         top = float(known.max()) or 1.
         for k, (i, caption) in enumerate(zip(at, view.captions)):
@@ -251,13 +278,13 @@ class DataMap(Shown):
     def by_class(self) -> list[dict]:   # 'class', 'samples', the mean of the measure, 'forgotten', 'never right'
         "Return what is known of each class, the hardest first; empty without classes"
         if self.labels is None: return []
-        names, found = Look(class_names(self.learn)), []
-        for c in self.labels.unique().tolist():
-            here = (self.labels == c) & ~self.mean.isnan()
-            if c < 0 or not here.any(): continue
-            flips = self.flips[here]
-            found.append({'class': names.name(c), 'samples': len(flips), self.measure: self.mean[here].mean().item(),
-                          'forgotten': int((flips > 1).sum()), 'never right': int((flips == 0).sum())})
+        names, seen = Look(class_names(self.learn)), (self.labels >= 0) & ~self.mean.isnan()
+        c, flips = self.labels[seen].long(), self.flips[seen]
+        n = c.bincount()
+        means, forgotten, never = (c.bincount(o.double())/of for o, of in (
+            (self.mean[seen], n), (flips > 1, 1), (flips == 0, 1)))
+        found = [{'class': names.name(k), 'samples': int(n[k]), self.measure: means[k].item(),
+                  'forgotten': int(forgotten[k]), 'never right': int(never[k])} for k in n.nonzero().flatten().tolist()]
         return sorted(found, key=lambda o: o[self.measure], reverse=self.measure == 'loss')
 
     def title(self) -> str:
@@ -331,34 +358,50 @@ class Review(Shown):
         file: str | PathLike,   # of changes; raises ValueError if it is of other data
     ):
         self.map, self.at, self.view, self.file = data_map, at, view, file
-        try: self.decided = read_changes(file)      # index → 'action', 'label', 'was'
-        except FileNotFoundError: self.decided = {}
-        for i, row in self.decided.items():
-            if i >= len(data_map) or row['was'] != self._label(i): raise ValueError(
-                f'{file} is of other data: its sample {i} has label {row["was"]!r}. Name another file for this review')
+        self.decided = self._read()     # index → 'action', 'label', 'was', 'of'
 
-    def _label(self, i): return '' if self.map.labels is None else str(self.map.labels[i].item())
+    def _read(self):
+        try: found = read_changes(self.file)
+        except FileNotFoundError: return {}
+        for i, row in found.items():
+            is_here = i < len(self.map) and row['of'] in ('', str(len(self.map)))
+            label = self._label(i) if is_here else ''
+            if not is_here or '' not in (row['was'], label) and float(row['was']) != float(label): raise ValueError(
+                f'{self.file} is of other data: of {row["of"] or "?"} samples, where sample {i} has label '
+                f'{row["was"] or "?"}. Name another file for this review')
+        return found
+
+    def _label(self, i):
+        return '' if self.map.labels is None or self.map.labels[i] < 0 else str(self.map.labels[i].item())
 
     def mark(self,
-        index: int,             # in the training data
-        action: str = 'keep',   # 'keep' or 'leave out'
-        label: Any = None,      # another one: a class id, or a number
-    ) -> None:                  # raises ValueError
+        index: int,                     # in the training data
+        action: str | None = None,      # 'keep' or 'leave out'
+        *,
+        label: Any = None,              # or another label: a class id, or a number
+    ) -> None:                          # raises ValueError
         "Decide about a sample, and write all decisions to the file"
-        if not 0 <= index < len(self.map): raise ValueError(f'index is {index}: there are {len(self.map)} samples')
-        if action not in ('keep', 'leave out'): raise ValueError(
-            f"action is {action!r}: expected 'keep' or 'leave out'; another label is label=...")
-        if label is not None: action, label = 'label', float(label)
-        text = '' if label is None else f'{label:.0f}' if label.is_integer() else repr(label)
-        self.decided[index] = {'action': action, 'label': text, 'was': self._label(index)}
+        index, n, classes = operator.index(index), len(self.map), self.view.look.classes
+        if not 0 <= index < n: raise ValueError(f'index is {index}: there are {n} samples')
+        if (action is None) == (label is None) or action not in (None, 'keep', 'leave out'): raise ValueError(
+            f"mark got action={action!r}, label={label!r}: expected 'keep', 'leave out', or another label=...")
+        if label is not None:
+            label = label.item() if hasattr(label, 'item') else label
+            are_ids = self.map.labels is not None
+            if isinstance(label, str) or label != label or are_ids and (
+                label != int(label) or not 0 <= label < (len(classes) if classes else 2**31)): raise ValueError(
+                f'label is {label!r}: expected {"a class id" if are_ids else "a number"}')
+        text = '' if label is None else str(int(label)) if label == int(label) else repr(float(label))
+        self.decided = self._read()     # another review may write to it, too
+        self.decided[index] = {'action': action or 'label', 'label': text, 'was': self._label(index), 'of': str(n)}
         write_changes(self.file, self.decided)
 
     def said(self, i: int) -> str:
         "Say what was decided about a sample; '' if nothing was"
-        action, label, _ = self.decided.get(i, {'action': '', 'label': '', 'was': ''}).values()
-        return action if action != 'label' else f'label {self._name(label)}'
-
-    def _name(self, label): return label if self.map.labels is None else self.view.look.name(int(label))
+        row = self.decided.get(i, {'action': '', 'label': ''})
+        label = row['label']
+        if self.map.labels is not None and label.isdecimal(): label = self.view.look.name(int(label))
+        return row['action'] if row['action'] != 'label' else f'label {label}'
 
     def title(self) -> str:
         n = sum(i in self.decided for i in self.at)
@@ -383,8 +426,7 @@ class Review(Shown):
             def show():
                 said = self.said(i)
                 for b in keep, leave: b.icon = 'check' if said == b.description else ''
-                row = self.decided.get(i, {'label': ''})
-                other.value = int(row['label']) if row['label'] else None
+                other.value = next((c for c in ids if said == f'label {look.name(c)}'), None)
                 title.value = self.title()
             def click(b):
                 self.mark(i, b.description)
