@@ -118,6 +118,6 @@ if __name__ == '__main__':
     print()
     table(plain.in_turn(prints, max(rounds//4, 2)), lambda _: 'without', 'a recorded step', 'ms', 1e3/30)
     tracks = {f'{width} wide{", `TrackSamples`"*len(hooks)}': tracked(width, *hooks)
-              for width in (64, 600) for hooks in ((), (TrackSamples(),))}
+              for width in (64, 800) for hooks in ((), (TrackSamples(),))}
     print()
     table(plain.in_turn(tracks, 2*rounds), lambda name: name.partition(',')[0], 'a tracked step', 'µs', 1e6/100)

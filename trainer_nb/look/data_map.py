@@ -65,7 +65,7 @@ class TrackSamples(Hook):
         vars(self).update(map_tensors(Tensor.clone, held), raw=[], waiting=[])
 
     def before_fit(self, learn: Learner) -> None:
-        dl, self.loss_fn = learn.train_dl, learn.loss_fn
+        dl, self.loss_fn = learn.train_dl, None if trains_loss(learn) else learn.loss_fn     # it has stepped by then
         try: self.n = len(next(iter(getattr(dl, 'tensors', ())), getattr(dl, 'dataset', None)))
         except TypeError: raise TypeError(
             f'TrackSamples knows samples by their indices, which the {type(dl).__name__} does not tell: pass tensors, '
@@ -91,15 +91,14 @@ class TrackSamples(Hook):
 
     def _keep(self, phase):
         "Keep what the losses of the batch are computed from"
-        result, at = phase.result, phase.pass_.indices
-        own, kind = result.get('sample_losses'), type(phase.pass_.dl).__name__
-        if at is None: raise TypeError(f'TrackSamples knows samples by their indices, which the {kind} does not tell')
-        if own is None and (not phase.is_default or self.loss_fn is None or trains_loss(phase.learn)):
-            self._refuse(phase.n, 'of this step')
-        if own is not None: own, self.are_own = torch.as_tensor(own), True
+        result, at, own = phase.result, phase.pass_.indices, phase.result.get('sample_losses')
+        if at is None: raise TypeError(
+            f'TrackSamples knows samples by their indices, which the {type(phase.pass_.dl).__name__} does not tell')
+        if own is not None: own, self.are_own = _held(torch.as_tensor(own)), True
+        elif self.loss_fn is None or not phase.is_default: self._refuse(phase.n, 'of this step')
         if not isinstance(at, Tensor): at = torch.from_numpy(np.array(at))      # of a list, `torch.tensor` takes longer
-        pred, targ, own = (map_tensors(_held, o) for o in (*as_scores(phase.pred, result.get('targ')), own))
-        self.raw.append((at, phase.n, pred, targ, own))
+        pred, targ = as_scores(phase.pred, result.get('targ'))
+        self.raw.append((at, phase.n, map_tensors(_held, pred), map_tensors(_held, targ), own))
 
     def _compute(self):
         "Compute the losses of the batches that were kept, and for classes which predictions are right"
@@ -142,17 +141,16 @@ class TrackSamples(Hook):
                 self.flips, self.labels = (torch.full((self.n,), o, dtype=torch.int16) for o in (0, -1))
             if labels.max() > 2**15 - 1: self.labels = self.labels.int()
             known, flips = self.labels.numpy(), self.flips.numpy()
-            self.are_own |= bool((labels % 1).any())        # soft targets
+            if labels.dtype.kind == 'f': self.are_own |= bool((labels % 1).any())       # soft targets
             other = at[(known[at] >= 0) & (known[at] != labels.astype(known.dtype))]
             if len(other): raise ValueError(
                 f'sample {other[0]} has another label than before: TrackSamples follows one training set. Remove the '
                 'hook, and add a new one for other data')
             known[at] = labels
             at, right = at[labels >= 0], right[labels >= 0]
-            while len(at):
-                _, first = np.unique(at, return_index=True)     # draws of one sample count one after the other
-                flips[at[first]] += flips[at[first]] % 2 != right[first]
-                at, right = np.delete(at, first), np.delete(right, first)
+            # draws of one sample count one after the other
+            parts = np.arange(len(at))[:, None] if np.bincount(at).max(initial=0) > 1 else [slice(None)]
+            for i in parts: flips[at[i]] += flips[at[i]] & 1 != right[i]
 
 # %% ../../nbs/look/04_data_map.ipynb #a78dcc55
 def _gives_probability(loss_fn):
