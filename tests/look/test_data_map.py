@@ -243,6 +243,11 @@ def test_buttons_decide_and_code_does(tmp_path):
     assert review.said(second) == 'label b'
     keep.click()
     assert review.said(first) == 'keep' and not leave.icon
+    whole = file.read_text()
+    file.write_text('<b>')
+    leave.click()
+    assert 'ValueError: the first line' in live.children[0].value and review.said(first) == 'keep'
+    file.write_text(whole)
     review.mark(third, 'leave out')
     rows = {int(o['index']): (o['action'], o['label']) for o in csv.DictReader(file.open())}
     assert rows == {first: ('keep', ''), second: ('label', '1'), third: ('leave out', '')}

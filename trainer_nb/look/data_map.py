@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -415,7 +416,7 @@ class Review(Shown):
     def _live(self):
         "Make an ipywidget: each sample with its buttons"
         import ipywidgets as W
-        title, look = W.HTML(self.title()), self.view.look
+        title, look = W.HTML(), self.view.look
         ids = [] if self.map.labels is None else range(len(look.classes or ()) or int(self.map.labels.max()) + 1)
         def tile(i, *sample):
             keep, leave = (W.Button(description=o, layout={'width': 'auto'}) for o in ('keep', 'leave out'))
@@ -425,16 +426,16 @@ class Review(Shown):
                 said = self.said(i)
                 for b in keep, leave: b.icon = 'check' if said == b.description else ''
                 other.value = next((c for c in ids if said == f'label {look.name(c)}'), None)
-                title.value = self.title()
-            def click(b):
-                self.mark(i, b.description)
-                show()
+                title.value = escape(self.title())
+            def decide(**what):
+                try: self.mark(i, **what)
+                except Exception as e:  # a handler shows no traceback
+                    title.value = escape(f'{type(e).__name__}: {e}')
+                else: show()
             def choose(change):
-                if change['new'] is None or self.said(i) == f'label {look.name(change["new"])}': return
-                self.mark(i, label=change['new'])
-                show()
-            keep.on_click(click)
-            leave.on_click(click)
+                c = change['new']
+                if c is not None and self.said(i) != f'label {look.name(c)}': decide(label=c)
+            for b in keep, leave: b.on_click(lambda b: decide(action=b.description))
             other.observe(choose, 'value')
             show()
             picture = W.HTML(SampleView(*([o] for o in sample), look).picture())
