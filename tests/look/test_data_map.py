@@ -124,6 +124,21 @@ def test_two_ranks_keep_the_same_map(tmp_path):
     stopped.launch(2)
     assert same(both, stopped)
 
+def test_many_classes_and_many_changes_of_mind():
+    track, x = TrackSamples(), torch.zeros(3, 1)
+    y = torch.tensor([1, 100, 40_000])
+    class Alternates(nn.Module):        # right in every second epoch
+        def __init__(self):
+            super().__init__()
+            self.w, self.n = nn.Parameter(torch.zeros(1)), 0
+        def forward(self, x):
+            self.n += 1
+            return self.w + F.one_hot(y + self.n % 2 - 1, 40_001).float()
+    learn = Learner(Alternates(), [(x, y)], loss_fn=F.cross_entropy, lr=1e-6, hooks=[track], display=False)
+    learn.train_dl = TensorLoader(x, y, bs=3)
+    learn.fit(301)
+    assert learn.data_map.labels.tolist() == y.tolist() and learn.data_map.flips.tolist() == [301]*3
+
 def test_own_steps_and_what_is_refused():
     def step(batch, learn):
         losses = F.cross_entropy(learn.model(batch[0]), batch[1], reduction='none')

@@ -51,7 +51,7 @@ class TrackSamples(Hook):
     """
     ord, unique, in_dry_run, provides = 97, True, False, ('samples',)   # after hooks that ask for a checkpoint
     losses: list        # for each epoch (n,) float32, on the host; nan: not seen
-    flips: Tensor       # (n,) int16: how often the prediction became right or wrong; odd: it is right
+    flips: Tensor       # (n,) int: how often the prediction became right or wrong; odd: it is right
     labels: Tensor      # (n,) class ids; -1: not seen, or a target that does not count
     are_own: bool       # the losses are those of a step or of soft targets: they need not tell a probability
 
@@ -139,8 +139,10 @@ class TrackSamples(Hook):
             if not classes: continue
             right, labels = (o.numpy() for o in classes)
             if self.flips is None:
-                self.flips, self.labels = (torch.full((self.n,), o, dtype=torch.int16) for o in (0, -1))
-            if labels.max() > 2**15 - 1: self.labels = self.labels.int()
+                self.flips, self.labels = (torch.full((self.n,), o, dtype=torch.int8) for o in (0, -1))
+            if labels.max() > 127: self.labels = self.labels.int()
+            most = np.bincount(at).max()        # draws of one sample
+            if self.flips.numpy()[at].max() + most > 127: self.flips = self.flips.int()
             known, flips = self.labels.numpy(), self.flips.numpy()
             if labels.dtype.kind == 'f': self.are_own |= bool((labels % 1).any())       # soft targets
             other = at[(known[at] >= 0) & (known[at] != labels.astype(known.dtype))]
@@ -150,8 +152,8 @@ class TrackSamples(Hook):
             known[at] = labels
             at, right = at[labels >= 0], right[labels >= 0]
             # draws of one sample count one after the other
-            parts = np.arange(len(at))[:, None] if np.bincount(at).max(initial=0) > 1 else [slice(None)]
-            for i in parts: flips[at[i]] += flips[at[i]] & 1 != right[i]
+            draws = np.arange(len(at))[:, None] if most > 1 else [slice(None)]
+            for i in draws: flips[at[i]] += flips[at[i]] & 1 != right[i]
 
 # %% ../../nbs/look/04_data_map.ipynb #a78dcc55
 def _gives_probability(loss_fn):
