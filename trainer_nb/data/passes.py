@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GENERATORS', 'RNG_STATE_KINDS', 'running', 'made_of', 'each', 'samplers_of', 'loader_generators', 'rng_states',
            'set_rng_states', 'is_warm', 'end_workers', 'warm_up', 'Batch', 'Adapter', 'order_code', 'is_stock',
-           'StockAdapter', 'adapter_of', 'length', 'set_epoch', 'Pass', 'first_batch']
+           'StockAdapter', 'adapter_of', 'length', 'data_length', 'set_epoch', 'Pass', 'first_batch']
 
 # %% ../../nbs/data/02_passes.ipynb #b0000001
 import random, signal, warnings
@@ -350,6 +350,10 @@ def adapter_of(dl: Any) -> Adapter:
 def length(dl: Any) -> int | None:
     "Return the number of batches; None if the loader does not know it"
     return adapter_of(dl).length
+
+def data_length(dl: Any) -> int | None:
+    "Return the number of samples in a loader's tensors or dataset; None if it has none, or does not know it"
+    return length(next(iter(getattr(dl, 'tensors', ())), getattr(dl, 'dataset', None)))
 
 # %% ../../nbs/data/02_passes.ipynb #b000000a
 def _counting_epochs(dl):

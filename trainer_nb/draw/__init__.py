@@ -1,7 +1,7 @@
 """Charts, tables and pictures of values, and the cells that show them. These names are for other subpackages"""
 from .page import (
     ALARM, COLORS, GREY, RAW, SIZE, Rich, Shown, attended_kernel, blank_figure, cell_thread, current_cell,
-    html_img, html_table, lost_widget, marimo_outputs, new_figure, reaches, running_shell, show_bundle, show_live,
+    html_img, html_of, html_table, lost_widget, marimo_outputs, new_figure, reaches, running_shell, show_bundle, show_live,
     text_table, widget_view
 )
 from .curve import Envelope, smooth

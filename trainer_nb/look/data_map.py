@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from ..base import format_value, map_tensors
-from ..data import TensorLoader, is_stock, read_changes, write_changes
+from ..data import TensorLoader, checked_changes, data_length, is_stock, write_changes
 from ..draw import COLORS, Chart, Line, Panel, Rich, Shown, attended_kernel, evenly, limits, show_live
 from ..loop import Hook, Learner, as_scores, class_names, ignored_id, loss_option, maker_of, trains_loss
 from .results import FIRST, loss_kind, whole_losses
@@ -39,6 +39,11 @@ def _classes(pred, targ, loss_fn):
     if kind not in ('logits', 'shares') or not pred.numel() == targ.numel() == len(targ): return ()
     labels = targ.flatten()
     return (pred.flatten() > (0 if kind == 'logits' else .5)) == (labels > .5), labels
+
+def _without_indices(dl):
+    return TypeError(
+        f'TrackSamples knows samples by their indices, which the {type(dl).__name__} does not tell: pass tensors, or a '
+        'DataLoader of a dataset with a length and indices')
 
 def _held(o): return o.detach().clone()     # others may write to it
 
@@ -67,10 +72,8 @@ class TrackSamples(Hook):
 
     def before_fit(self, learn: Learner) -> None:
         dl, self.loss_fn = learn.train_dl, None if trains_loss(learn) else learn.loss_fn     # it has stepped by then
-        try: self.n = len(next(iter(getattr(dl, 'tensors', ())), getattr(dl, 'dataset', None)))
-        except TypeError: raise TypeError(
-            f'TrackSamples knows samples by their indices, which the {type(dl).__name__} does not tell: pass tensors, '
-            'or a DataLoader of a dataset with a length and indices') from None
+        self.n = data_length(dl)
+        if self.n is None: raise _without_indices(dl)
         if any(len(o) != self.n for o in self.losses): self.__init__()      # of other data
 
     def before_epoch(self, learn: Learner) -> None:
@@ -93,8 +96,7 @@ class TrackSamples(Hook):
     def _keep(self, phase):
         "Keep what the losses of the batch are computed from"
         result, at, own = phase.result, phase.pass_.indices, phase.result.get('sample_losses')
-        if at is None: raise TypeError(
-            f'TrackSamples knows samples by their indices, which the {type(phase.pass_.dl).__name__} does not tell')
+        if at is None: raise _without_indices(phase.pass_.dl)
         if own is not None: own, self.are_own = _held(torch.as_tensor(own)), True
         elif self.loss_fn is None or not phase.is_default: self._refuse(phase.n, 'of this step')
         if not isinstance(at, Tensor): at = torch.from_numpy(np.array(at))      # of a list, `torch.tensor` takes longer
@@ -362,18 +364,12 @@ class Review(Shown):
         self.decided = self._read()     # index → 'action', 'label', 'was', 'of'
 
     def _read(self):
-        try: found = read_changes(self.file)
+        try: return checked_changes(self.file, len(self.map), self._label)
         except FileNotFoundError: return {}
-        for i, row in found.items():
-            is_here = i < len(self.map) and row['of'] in ('', str(len(self.map)))
-            label = self._label(i) if is_here else ''
-            if not is_here or '' not in (row['was'], label) and float(row['was']) != float(label): raise ValueError(
-                f'{self.file} is of other data: of {row["of"] or "?"} samples, where sample {i} has label '
-                f'{row["was"] or "?"}. Name another file for this review')
-        return found
 
     def _label(self, i):
-        return '' if self.map.labels is None or self.map.labels[i] < 0 else str(self.map.labels[i].item())
+        label = -1 if self.map.labels is None else self.map.labels[i].item()
+        return label if label >= 0 else None
 
     def mark(self,
         index: int,                     # in the training data
@@ -394,7 +390,9 @@ class Review(Shown):
                 f'label is {label!r}: expected {"a class id" if are_ids else "a number"}')
         text = '' if label is None else str(int(label)) if label == int(label) else repr(float(label))
         self.decided = self._read()     # another review may write to it, too
-        self.decided[index] = {'action': action or 'label', 'label': text, 'was': self._label(index), 'of': str(n)}
+        was = self._label(index)
+        self.decided[index] = {
+            'action': action or 'label', 'label': text, 'was': '' if was is None else str(was), 'of': str(n)}
         write_changes(self.file, self.decided)
 
     def said(self, i: int) -> str:

@@ -25,7 +25,7 @@ from trainer_nb.base import (
     batch_size, cut_name, described, entries, folded, format_value, listed, map_tensors, rng_state, set_rng_state,
     set_seed
 )
-from ..draw import COLORS, Chart, Line, Panel, Rich, Shown, html_img, html_table, limits, text_table
+from ..draw import COLORS, Chart, Line, Panel, Rich, Shown, html_img, html_of, html_table, limits, text_table
 from ..data import length, sets_of
 from ..loop import Hook, LambdaHook, Learner, class_names, get_modes, set_modes, trained, unchanged
 
@@ -319,7 +319,7 @@ class SampleView(Shown):
         boxes = ''
         for row, caption in zip(rows, self.captions):
             drawn = ''.join(f'<div>{html}<small>{escape(k)}</small></div>' for k, html in row.items())
-            words = ''.join(f'<div>{escape(k)} <b>{getattr(o, "html", escape(o))}</b></div>' for k, o in caption)
+            words = ''.join(f'<div>{escape(k)} <b>{html_of(o)}</b></div>' for k, o in caption)
             style = f'max-width:{max(264, 132*len(row))}px;min-width:96px;line-height:1.35;overflow-wrap:anywhere'
             boxes += f'<div style="{style}"><div style="display:flex;gap:4px">{drawn}</div>{words}</div>'
         style = 'display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start;margin-bottom:8px'

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from torch import Tensor, nn
 
 from ..base import listed, map_tensors
-from ..data import adapter_of, each, is_stock, length, rng_states, set_rng_states
+from ..data import adapter_of, data_length, each, is_stock, length, rng_states, set_rng_states
 from trainer_nb.loop import (
     Fit, Learner, fit_changes, load_object_states, load_optimizer, named_parts, object_states, owners, parameters,
     set_buffers, set_changes, set_opt_modes, unsaved_buffers
@@ -78,7 +78,7 @@ def _describe(dl):
         while hasattr(batches, 'batches'): batches = batches.batches    # of a seeded or sharded loader
         found.append({
             'type': type(o).__name__, 'batches': length(o),
-            'samples': length(next(iter(getattr(o, 'tensors', ())), getattr(o, 'dataset', None))),
+            'samples': data_length(o),
             'bs': getattr(batches, 'batch_size', getattr(o, 'bs', None)),
             'sampler': type(getattr(batches, 'sampler', None)).__name__, 'shuffle': getattr(o, 'shuffle', None),
             'workers': getattr(o, 'num_workers', 0)})
